@@ -1,0 +1,357 @@
+"""SASS as NVIDIA's own disassembler prints it: functions, opcodes, loops, calls, and the mechanisms in it."""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cuda.pathfinder import find_nvidia_binary_utility
+
+MECHANISMS = (
+    "ldg",
+    "cp_async",
+    "tma_bulk",
+    "tma_tile",
+    "tma_multicast",
+    "dsm_load",
+    "dsm_store",
+    "dsm_bulk",
+    "tma_store",
+    "bulk_store",
+    "tma_reduce",
+    "bulk_reduce",
+    "stg",
+)
+"""The vocabulary: ways to move data to or from shared or global memory, in the order tables show them."""
+
+FEATURES = (
+    "generic_load",
+    "generic_store",
+    "atomic",
+    "dsm_atomic",
+    "cluster_barrier",
+    "remote_arrive",
+    "prefetch",
+    "tensormap_prefetch",
+)
+"""What else a census reports: accesses of unknown address space, atomics, cluster traffic, prefetches."""
+
+MEMORY_LIMIT_KIB = 4 << 20
+TIME_LIMIT_S = 300
+
+
+class DisassemblyError(ValueError):
+    """NVIDIA's tool refused the input; the message names the input and says what the tool said."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One SASS instruction; `address` counts bytes from the start of its text section."""
+
+    address: int
+    predicate: str
+    opcode: str
+    operands: str
+
+    @property
+    def base(self) -> str:
+        """The opcode without modifiers: `UTMALDG` of `UTMALDG.4D.MULTICAST`."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def registers(self) -> list[str]:
+        """Registers named in the operands, in order."""
+        return re.findall(r"\bU?R\d+\b", self.operands)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of a cubin: `entry` marks a kernel, `labels` maps branch labels to addresses."""
+
+    name: str
+    entry: bool
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+
+    @property
+    def opcodes(self) -> Counter[str]:
+        """How often each full opcode stands in the code (padding left out)."""
+        return Counter(i.opcode for i in self.instructions if i.base != "NOP")
+
+    @property
+    def callees(self) -> set[str]:
+        """Names of the functions this one calls directly."""
+        direct = (re.match(r"`\((.+)\)$", i.operands) for i in self.instructions if i.base == "CALL")
+        return {call[1] for call in direct if call}
+
+    @property
+    def calls_indirectly(self) -> bool:
+        """Whether a call goes through a register, so that its target is not written in the code."""
+        return any(i.base == "CALL" and i.operands.startswith(("R", "UR")) for i in self.instructions)
+
+    @cached_property
+    def loops(self) -> tuple[frozenset[int], ...]:
+        """Addresses of each loop's instructions, one set per backward branch that control can return to.
+
+        A body is what the branch's target reaches and what reaches the branch: code that the compiler placed
+        inside the address range but that never returns is left out, code placed behind the loop is included.
+        """
+        forward = self._successors()
+        backward: dict[int, list[int]] = {}
+        for source, targets in forward.items():
+            for target in targets:
+                backward.setdefault(target, []).append(source)
+        bodies = []
+        for source, targets in forward.items():
+            for target in targets:
+                if target < source and source in (after := _reach(target, forward)):
+                    bodies.append(frozenset(after & _reach(source, backward)))
+        return tuple(bodies)
+
+    def opcodes_in_loops(self) -> Counter[str]:
+        """Like `opcodes`, for the instructions that some loop contains."""
+        inside = frozenset().union(*self.loops)
+        return Counter(i.opcode for i in self.instructions if i.address in inside and i.base != "NOP")
+
+    def mechanisms(self) -> Counter[str]:
+        """How many instructions are of each name of MECHANISMS or FEATURES."""
+        names = (self._mechanism(position) for position in range(len(self.instructions)))
+        return Counter(name for name in names if name)
+
+    def _successors(self) -> dict[int, list[int]]:
+        result: dict[int, list[int]] = {}
+        addresses = [i.address for i in self.instructions] + [-1]
+        for instruction, following in zip(self.instructions, addresses[1:], strict=True):
+            targets = []
+            if instruction.base in ("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"):
+                names = re.findall(r"\.L_x_\d+", instruction.operands)
+                targets = [self.labels[name] for name in names if name in self.labels]
+            leaves = instruction.base in ("EXIT", "RET", "BRX", "BRXU", "JMX", "JMXU", "KILL", "BPT") or (
+                instruction.base in ("BRA", "JMP") and instruction.operands.startswith("`")
+            )
+            conditional = instruction.predicate not in ("", "@PT", "@UPT")
+            if following >= 0 and (conditional or not leaves):
+                targets.append(following)
+            result[instruction.address] = targets
+        return result
+
+    def _mechanism(self, position: int) -> str | None:
+        instruction = self.instructions[position]
+        name = mechanism(instruction.opcode, instruction.operands)
+        if name in _THROUGH_MAPPED_POINTER and self._address_is_mapped(position):
+            return _THROUGH_MAPPED_POINTER[name]
+        return name
+
+    def _address_is_mapped(self, position: int) -> bool:
+        """Whether the address of a generic access comes from `mapa`: PRMT with selector 0x654.
+
+        The same PRMT with the CTA's own rank only makes the address of its own shared memory. Definitions are
+        followed backwards in code order, through copies and sums alone, so that an address which other
+        arithmetic mixed, or which was loaded or shuffled, is never taken for a mapped one.
+        """
+        operands = re.sub(r"desc\[\w+\]", "", self.instructions[position].operands)
+        address = re.search(r"\[(U?R\d+)", operands)
+        source = self._origin(address[1], position) if address else None
+        if source is None or source.base not in ("PRMT", "UPRMT") or " 0x654" not in source.operands:
+            return False
+        rank = re.match(r"\w+, (U?R\d+)", source.operands)
+        own = rank and self._origin(rank[1], self.instructions.index(source))
+        return not (own and "SR_CgaCtaId" in own.operands)
+
+    def _origin(self, register: str, position: int, depth: int = 6) -> Instruction | None:
+        """The instruction before `position` that made a register's value, seen through copies and sums."""
+        for index in range(position - 1, -1, -1):
+            earlier = self.instructions[index]
+            if not re.match(rf"{register}\b", earlier.operands):
+                continue
+            if earlier.base not in ("MOV", "UMOV", "R2UR", "IADD3", "UIADD3", "VIADD", "IMAD"):
+                return earlier
+            if earlier.opcode.startswith("IMAD") and not re.search(r"IMAD\.(MOV|U32|IADD)", earlier.opcode):
+                return earlier
+            if depth == 0:
+                return None
+            found = (self._origin(source, index, depth - 1) for source in earlier.registers[1:])
+            return next((f for f in found if f and f.base in ("PRMT", "UPRMT")), earlier)
+        return None
+
+
+_THROUGH_MAPPED_POINTER = {"generic_load": "dsm_load", "generic_store": "dsm_store", "atomic": "dsm_atomic"}
+
+_BY_BASE = {
+    "LDG": "ldg",
+    "STG": "stg",
+    "LDGSTS": "cp_async",
+    "UTMASTG": "tma_store",
+    "UTMAREDG": "tma_reduce",
+    "UBLKRED": "bulk_reduce",
+    "STAS": "dsm_store",
+    "REDAS": "dsm_atomic",
+    "LD": "generic_load",
+    "ST": "generic_store",
+    "ATOM": "atomic",
+    "ATOMG": "atomic",
+    "RED": "atomic",
+    "REDG": "atomic",
+    "UCGABAR_ARV": "cluster_barrier",
+    "UCGABAR_WAIT": "cluster_barrier",
+    "UBLKPF": "prefetch",
+    "UTMAPF": "prefetch",
+}
+
+_BULK_DIRECTION = {("S", "G"): "tma_bulk", ("G", "S"): "bulk_store", ("S", "S"): "dsm_bulk"}
+
+
+def mechanism(opcode: str, operands: str = "") -> str | None:
+    """The name in MECHANISMS or FEATURES of one instruction, or None.
+
+    Args:
+        opcode: With its modifiers, as in `UBLKCP.S.G`.
+        operands: Decide whether LD, ST and ATOM go through the shared window of a cluster.
+    """
+    base, *modifiers = opcode.split(".")
+    if base == "UTMALDG":
+        return "tma_multicast" if "MULTICAST" in modifiers else "tma_tile"
+    if base == "UBLKCP":
+        direction = _BULK_DIRECTION.get(tuple(m for m in modifiers if m in ("S", "G")))
+        return "tma_multicast" if "MULTICAST" in modifiers and direction == "tma_bulk" else direction
+    if base == "CCTL" and {"PF1", "PF2"} & set(modifiers):
+        return "prefetch"
+    if base == "UTMACCTL" and "PF" in modifiers:
+        return "tensormap_prefetch"
+    if base == "SYNCS" and {"ARRIVE", "RED"} <= set(modifiers):
+        return "remote_arrive"
+    name = _BY_BASE.get(base)
+    # From sm_90 on a global or generic address carries a descriptor or is 64 bits wide; a bare 32-bit
+    # address is one of the cluster's shared window.
+    if base in ("LD", "ST", "ATOM") and operands and "desc[" not in operands and ".64" not in operands:
+        return _THROUGH_MAPPED_POINTER[name]
+    return name
+
+
+def tool(name: str) -> str:
+    """Path of one of NVIDIA's binaries (`nvdisasm`, `cuobjdump`, `ptxas`) as installed from PyPI.
+
+    Raises:
+        FileNotFoundError: Not installed; the message says which package brings it.
+    """
+    path = find_nvidia_binary_utility(name)
+    if path is None:
+        package = {"ptxas": "numba-cuda[cu12]"}.get(name, f"nvidia-cuda-{name}")
+        raise FileNotFoundError(f"{name} is not installed: pip install {package}")
+    return path
+
+
+def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
+    """Standard output of one of NVIDIA's binaries, under a memory and a time limit: input may be hostile.
+
+    Raises:
+        DisassemblyError: It failed; the message carries what it said.
+        FileNotFoundError: It is not installed.
+    """
+    limited = ["sh", "-c", f'ulimit -v {MEMORY_LIMIT_KIB}; exec "$0" "$@"', tool(name), *arguments]
+    try:
+        done = subprocess.run(
+            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=TIME_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise DisassemblyError(f"{name} took longer than {TIME_LIMIT_S} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip() and " warning " not in line]
+        raise DisassemblyError(f"{name}: {said[-1] if said else f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def disassemble(cubin: bytes | str | Path) -> dict[str, Function]:
+    """Functions of one cubin by their linker names.
+
+    Args:
+        cubin: Its bytes, or the path of a file.
+
+    Raises:
+        DisassemblyError: Not a cubin, or damaged.
+    """
+    if isinstance(cubin, bytes):
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            return _parse(run_tool("nvdisasm", "-c", file.name))
+    return _parse(run_tool("nvdisasm", "-c", str(cubin)))
+
+
+def count(cubin: bytes | str | Path) -> dict[str, Counter[str]]:
+    """Opcodes (with modifiers) of every function of a cubin, and how often each stands in the code."""
+    return {name: function.opcodes for name, function in disassemble(cubin).items()}
+
+
+def mechanisms(cubin: bytes | str | Path) -> dict[str, Counter[str]]:
+    """Mechanisms and features of every kernel of a cubin, with those of the functions it calls."""
+    functions = disassemble(cubin)
+    return {
+        name: sum((f.mechanisms() for f in reachable(functions, name)), Counter())
+        for name, function in functions.items()
+        if function.entry
+    }
+
+
+def reachable(functions: dict[str, Function], name: str) -> list[Function]:
+    """A function and all it may call, each once; an indirect call may reach any function but a kernel."""
+    seen: dict[str, Function] = {}
+    todo = [name]
+    while todo:
+        function = functions.get(todo.pop())
+        if function is None or function.name in seen:
+            continue
+        seen[function.name] = function
+        todo.extend(function.callees)
+        if function.calls_indirectly:
+            todo.extend(other.name for other in functions.values() if not other.entry)
+    return list(seen.values())
+
+
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@\S+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?$")
+_LABEL = re.compile(r"(\S+):$")
+_TYPE = re.compile(r"\s*\.type\s+(.+),@function$")
+_ENTRY = re.compile(r"\s*\.other\s+(.+),@\"STO_CUDA_ENTRY")
+
+
+def _parse(text: str) -> dict[str, Function]:
+    names: set[str] = set()
+    entries: set[str] = set()
+    code: dict[str, list[Instruction]] = {}
+    labels: dict[str, int] = {}
+    current: list[Instruction] = []
+    pending: list[str] = []
+    for line in text.splitlines():
+        if match := _INSTRUCTION.match(line):
+            address = int(match[1], 16)
+            labels.update(dict.fromkeys(pending, address))
+            pending.clear()
+            current.append(Instruction(address, (match[2] or "").strip(), match[3], match[4]))
+        elif match := _LABEL.match(line):
+            if match[1].startswith(".L_"):
+                pending.append(match[1])
+            elif not match[1].startswith(".text."):
+                current = code.setdefault(match[1], [])
+        elif match := _TYPE.match(line):
+            names.add(match[1])
+        elif match := _ENTRY.match(line):
+            entries.add(match[1])
+    return {
+        name: Function(name, name in entries, tuple(body), labels)
+        for name, body in code.items()
+        if name in names
+    }
+
+
+def _reach(start: int, edges: dict[int, Iterable[int]]) -> set[int]:
+    seen = {start}
+    todo = [start]
+    while todo:
+        fresh = set(edges.get(todo.pop(), ())) - seen
+        seen |= fresh
+        todo.extend(fresh)
+    return seen
