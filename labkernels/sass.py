@@ -4,7 +4,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,28 +155,31 @@ class Function:
         """
         operands = re.sub(r"desc\[\w+\]", "", self.instructions[position].operands)
         address = re.search(r"\[(U?R\d+)", operands)
-        source = self._origin(address[1], position) if address else None
-        if source is None or source.base not in ("PRMT", "UPRMT") or " 0x654" not in source.operands:
-            return False
-        rank = re.match(r"\w+, (U?R\d+)", source.operands)
-        own = rank and self._origin(rank[1], self.instructions.index(source))
-        return not (own and "SR_CgaCtaId" in own.operands)
+        return any(
+            source.base in ("PRMT", "UPRMT")
+            and " 0x654" in source.operands
+            and not self._own_rank(source, at)
+            for at, source in (self._origins(address[1], position) if address else ())
+        )
 
-    def _origin(self, register: str, position: int, depth: int = 6) -> Instruction | None:
-        """The instruction before `position` that made a register's value, seen through copies and sums."""
-        for index in range(position - 1, -1, -1):
-            earlier = self.instructions[index]
-            if not re.match(rf"{register}\b", earlier.operands):
-                continue
-            if earlier.base not in ("MOV", "UMOV", "R2UR", "IADD3", "UIADD3", "VIADD", "IMAD"):
-                return earlier
-            if earlier.opcode.startswith("IMAD") and not re.search(r"IMAD\.(MOV|U32|IADD)", earlier.opcode):
-                return earlier
-            if depth == 0:
-                return None
-            found = (self._origin(source, index, depth - 1) for source in earlier.registers[1:])
-            return next((f for f in found if f and f.base in ("PRMT", "UPRMT")), earlier)
-        return None
+    def _own_rank(self, mapping: Instruction, position: int) -> bool:
+        rank = re.match(r"\w+, (U?R\d+)", mapping.operands)
+        return bool(rank) and any("SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position))
+
+    def _origins(self, register: str, position: int) -> Iterator[tuple[int, Instruction]]:
+        """Instructions (with their positions) that made a register's value, seen through copies and sums."""
+        todo, seen = [(register, position)], set()
+        while todo:
+            register, position = todo.pop()
+            for index in range(position - 1, -1, -1):
+                earlier = self.instructions[index]
+                if re.match(rf"{register}\b", earlier.operands):
+                    if not re.match(r"U?MOV|R2UR|U?IADD3|VIADD|IMAD\.(MOV|U32|IADD)", earlier.opcode):
+                        yield index, earlier
+                    elif index not in seen:
+                        seen.add(index)
+                        todo += [(source, index) for source in earlier.registers[1:]]
+                    break
 
 
 _THROUGH_MAPPED_POINTER = {"generic_load": "dsm_load", "generic_store": "dsm_store", "atomic": "dsm_atomic"}
