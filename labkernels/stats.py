@@ -1,0 +1,174 @@
+"""Medians, ratios and crossovers with bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 4000
+SEED = 20260131
+
+
+class Summary(NamedTuple):
+    """Quantiles of `n` samples, in their unit."""
+
+    n: int
+    p05: float
+    median: float
+    p95: float
+
+
+class Ratio(NamedTuple):
+    """A ratio of medians and the interval it lies in."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval leaves out 1; if not, the report is «no difference»."""
+        return not self.low <= 1 <= self.high
+
+
+class Crossover(NamedTuple):
+    """Where B overtakes A for good.
+
+    Attributes:
+        x: Where, on the given axis; None when B does not come from behind and stay ahead within the range.
+        low: Lower end of the interval; 0 when B may lead over the whole range.
+        high: Upper end of the interval; inf when A may lead at the end of the range.
+        leader: Who is ahead at the end of the range; None for a tie. With `x` None, "b" leads all the way.
+    """
+
+    x: float | None
+    low: float
+    high: float
+    leader: Literal["a", "b"] | None
+
+
+def summarize(values: ArrayLike) -> Summary:
+    """Number, median and 5th and 95th percentile of samples.
+
+    Args:
+        values: Samples, in any shape.
+
+    Raises:
+        ValueError: There are none, or one is not finite.
+    """
+    samples = _samples("values", values)
+    p05, median, p95 = np.quantile(samples, [0.05, 0.5, 0.95])
+    return Summary(samples.size, float(p05), float(median), float(p95))
+
+
+def bootstrap_ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = True, confidence: float = 0.95) -> Ratio:
+    """Ratio of the medians of two samples, median(a) / median(b), with a percentile bootstrap interval.
+
+    Args:
+        a: Positive samples; of paired ones, sample i was taken in round i.
+        b: Positive samples in the same unit.
+        paired: Draw whole rounds, so that what the two share (clocks, temperature) cancels.
+        confidence: Probability that the interval is to cover the ratio.
+
+    Returns:
+        The same for the same samples: the resampling is seeded.
+
+    Raises:
+        ValueError: Samples that are not positive and finite, paired ones of different number, or a
+            confidence that is no probability.
+    """
+    first, second = _positive("a", a), _positive("b", b)
+    if paired:
+        _check_paired(first, second)
+    rng = np.random.default_rng(SEED)
+    draws = rng.integers(first.size, size=(RESAMPLES, first.size))
+    others = draws if paired else rng.integers(second.size, size=(RESAMPLES, second.size))
+    ratios = np.median(first[draws], axis=1) / np.median(second[others], axis=1)
+    low, high = _interval(ratios, confidence)
+    return Ratio(float(np.median(first) / np.median(second)), low, high)
+
+
+def crossover(
+    x: ArrayLike, a: Sequence[ArrayLike], b: Sequence[ArrayLike], *, confidence: float = 0.95
+) -> Crossover:
+    """Where B overtakes A and stays ahead: the last change of sign of log(median b / median a).
+
+    Between two points the log ratio is taken to be linear in log x.
+
+    Args:
+        x: Positive and increasing, such as bytes in flight per SM; at least two points.
+        a: At each x, positive samples of A (throughput), one per round.
+        b: At each x, samples of B from the same rounds.
+        confidence: Probability that the interval is to cover the crossover.
+
+    Returns:
+        The crossover, its interval from resampled rounds, and who leads at the end of the range.
+
+    Raises:
+        ValueError: Axes that do not match, or samples `bootstrap_ratio` refuses.
+    """
+    axis = _positive("x", x)
+    if axis.size < 2 or np.any(np.diff(axis) <= 0):
+        raise ValueError(f"x is {axis.tolist()}; give at least two increasing values")
+    if not len(a) == len(b) == axis.size:
+        raise ValueError(
+            f"x has {axis.size} values, a {len(a)} and b {len(b)}; give samples of both at each x"
+        )
+    rng = np.random.default_rng(SEED)
+    point, resampled = np.empty(axis.size), np.empty((axis.size, RESAMPLES))
+    for at in range(axis.size):
+        first, second = _positive(f"a[{at}]", a[at]), _positive(f"b[{at}]", b[at])
+        _check_paired(first, second)
+        draws = rng.integers(first.size, size=(RESAMPLES, first.size))
+        point[at] = np.log(np.median(second) / np.median(first))
+        resampled[at] = np.log(np.median(second[draws], axis=1) / np.median(first[draws], axis=1))
+    found = _last_rise(np.log2(axis), point)
+    low, high = _interval(
+        np.exp2([_last_rise(np.log2(axis), lead) for lead in resampled.T]), confidence, method="nearest"
+    )
+    leader = "b" if point[-1] > 0 else "a" if point[-1] < 0 else None
+    return Crossover(float(np.exp2(found)) if np.isfinite(found) else None, low, high, leader)
+
+
+def _last_rise(axis: NDArray, lead: NDArray) -> float:
+    """Where `lead` last rises through zero: -inf if it is above throughout, inf if not above at the end."""
+    behind = np.flatnonzero(lead <= 0)
+    if behind.size == 0:
+        return -np.inf
+    at = behind[-1]
+    if at == lead.size - 1:
+        return np.inf
+    share = -lead[at] / (lead[at + 1] - lead[at])
+    return float(axis[at] + share * (axis[at + 1] - axis[at]))
+
+
+def _interval(values: NDArray, confidence: float, method: str = "linear") -> tuple[float, float]:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; give a probability between 0 and 1, such as 0.95")
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(values, [tail, 1 - tail], method=method)
+    return float(low), float(high)
+
+
+def _check_paired(a: NDArray, b: NDArray) -> None:
+    if a.size != b.size:
+        raise ValueError(f"{a.size} and {b.size} samples are not paired; give one of each per round")
+
+
+def _positive(name: str, values: ArrayLike) -> NDArray:
+    samples = _samples(name, values)
+    if samples.min() <= 0:
+        raise ValueError(f"{name} holds {samples.min()}; give positive samples")
+    return samples
+
+
+def _samples(name: str, values: ArrayLike) -> NDArray:
+    samples = np.asarray(values, dtype=float).ravel()
+    if samples.size == 0:
+        raise ValueError(f"{name} is empty; give at least one sample")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{name} holds {samples[~np.isfinite(samples)][0]}; give finite samples")
+    return samples
