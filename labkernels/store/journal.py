@@ -74,6 +74,10 @@ class Journal:
         self._folder.mkdir(exist_ok=True)
         return FileLock(self._folder / "lock", timeout=LOCK_TIMEOUT_S)
 
+    def tidy(self) -> None:
+        """Remove what a killed writer left half written. Call with the lock held."""
+        self._scratch.unlink(missing_ok=True)
+
     def pending(self) -> dict[str, list[str]]:
         """Lines still to be added, by table; empty when no change is under way."""
         try:

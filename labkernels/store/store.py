@@ -250,9 +250,14 @@ class Store:
         needed = dict.fromkeys([*names, *([RUNS] if any(self.tables[name].of_run for name in names) else [])])
         texts = {name: self._text(name, pending) for name in needed}
         _refuse([problem for text in texts.values() for problem in text.problems])
-        for name in names:
-            if self.tables[name].of_run:
-                _refuse(self._relations(name, texts[name], texts[RUNS]))
+        _refuse(
+            [
+                problem
+                for name in names
+                if self.tables[name].of_run
+                for problem in self._relations(name, texts[name], texts[RUNS])
+            ]
+        )
         return texts
 
     def _relations(self, name: str, text: Text, runs: Text) -> list[Problem]:
@@ -318,6 +323,7 @@ class Store:
 
     def _settle(self) -> None:
         """Write pending lines into their tables, the run table last. Call with the lock held."""
+        self._journal.tidy()
         pending = self._journal.pending()
         if not pending:
             return

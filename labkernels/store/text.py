@@ -183,10 +183,10 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 def _cell(spec: Field, value: Any) -> str:
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ""
-    # A column of integers with a gap is a float column in pandas.
-    if spec.type == "integer" and isinstance(value, numbers.Real) and float(value).is_integer():
-        value = int(value)
     truth = isinstance(value, bool | np.bool_)
+    # A column of integers with a gap is a float column in pandas.
+    if spec.type == "integer" and isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
     if not isinstance(value, _PYTHON_TYPES[spec.type]) or (truth and spec.type != "boolean"):
         raise ValueError(f"{value!r} is no {spec.type}")
     if truth:
