@@ -235,6 +235,11 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
     return name
 
 
+def moves_memory(opcode: str) -> bool:
+    """Whether an opcode is of any mechanism or feature."""
+    return mechanism(opcode) is not None
+
+
 def tool(name: str) -> str:
     """Path of one of NVIDIA's binaries (`nvdisasm`, `cuobjdump`, `ptxas`) as installed from PyPI.
 
