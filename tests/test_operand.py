@@ -289,6 +289,12 @@ def test_dense_rows_off_16_bytes_are_a_legal_bulk_tile_but_no_tensor_map():
     assert {v.quantity for v in violations(operand, "tma_tile")} == {"inner_row_bytes", "strides_bytes[0]"}
 
 
+@pytest.mark.parametrize("mechanism", ["tma_bulk", "tma_tile", "tma_multicast", "dsm_store", "dsm_bulk"])
+def test_a_phase_counts_at_most_2_to_20_less_1_bytes(mechanism):
+    million = Operand(8, (128, 1024), (128, 1024), ring=Ring(stages=1, cluster=2))
+    refused(million, mechanism, "tile_bytes", 2**20, f"at most {2**20 - 1}")
+
+
 FIXES = {
     "base_alignment_bytes": lambda o, n: replace(o, base_alignment_bytes=n),
     "ring.shared_alignment_bytes": lambda o, n: replace(o, ring=replace(o.ring, shared_alignment_bytes=n)),
@@ -302,8 +308,8 @@ FIXES = {
     "ring.copy_bytes": lambda o, n: replace(o, ring=replace(o.ring, copy_bytes=n)),
 }
 MECHANICAL = [mutation for mutation in MUTATIONS if mutation[0] in {
-    mutate_base, mutate_slots, mutate_row, mutate_swizzle, mutate_slot_under_swizzle, mutate_map, mutate_shared,
-    mutate_shared_per_sm, mutate_cluster, mutate_no_cluster, mutate_copy,
+    mutate_base, mutate_slots, mutate_row, mutate_swizzle, mutate_slot_under_swizzle, mutate_map,
+    mutate_shared, mutate_shared_per_sm, mutate_cluster, mutate_no_cluster, mutate_copy,
 }]  # fmt: skip
 
 
