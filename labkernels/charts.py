@@ -4,6 +4,7 @@ import hashlib
 import html
 import json
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 
 import altair as alt
@@ -64,7 +65,13 @@ def bytes_axis(field: str, title: str) -> alt.X:
         field: Column in bytes, above zero.
         title: What the bytes are, such as `Bytes in flight per SM`.
     """
-    axis = alt.Axis(labelExpr=_BYTES_LABEL_EXPR, values=[2**e for e in range(41)], labelOverlap="greedy")
+    axis = alt.Axis(
+        labelExpr=_BYTES_LABEL_EXPR,
+        values=[2**e for e in range(41)],
+        labelOverlap="parity",
+        labelSeparation=8,
+        labelFlush=False,
+    )
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
 
 
@@ -115,7 +122,9 @@ def ceiling(value: float, label: str, axis: str = "y") -> alt.LayerChart:
     else:
         at = alt.XDatum(value, type="quantitative")
         rule = base.mark_rule(strokeDash=[3, 3]).encode(x=at, tooltip=tooltip)
-        text = base.mark_text(align="left", baseline="top", dx=4, dy=2).encode(x=at, y=alt.value(0))
+        text = base.mark_text(align="left", baseline="bottom", dx=4, dy=-4).encode(
+            x=at, y=alt.value("height")
+        )
     return rule + text.encode(text=alt.value(label))
 
 
@@ -213,9 +222,7 @@ def own_points(frame: pd.DataFrame, x: alt.X, y: str, also: Sequence[str] = ("gp
     return _points(frame, x, y, also, {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1})
 
 
-def figure(
-    chart: alt.TopLevelMixin, *, title: str, description: str, held_fixed: str
-) -> alt.TopLevelMixin:
+def figure(chart: alt.TopLevelMixin, *, title: str, description: str, held_fixed: str) -> alt.TopLevelMixin:
     """The finished chart: title, description for readers who cannot see it, and a caption.
 
     Args:
@@ -275,6 +282,7 @@ def lab_theme() -> alt.theme.ThemeConfig:
                 "labelFontSize": 12,
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
+                "titlePadding": 10,
             },
             "legend": {
                 "orient": "top",
@@ -283,11 +291,16 @@ def lab_theme() -> alt.theme.ThemeConfig:
                 "labelFontSize": 12,
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
-                "symbolSize": 500,
+                "symbolType": "stroke",
+                "symbolOpacity": 1,
+                "symbolSize": 700,
                 "symbolStrokeWidth": 2.5,
+                "columns": 5,
                 "columnPadding": 16,
             },
             "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 12},
+            "facet": {"spacing": 40},
+            "concat": {"spacing": 40},
             "text": {"color": ink, "fontSize": 11},
             "rule": {"color": ink},
             "line": {"strokeWidth": 2},
@@ -297,6 +310,8 @@ def lab_theme() -> alt.theme.ThemeConfig:
 
 def enable() -> None:
     """Switch theme and renderer on: every chapter's first chart call."""
+    # One pick shared by the charts of a concatenation is meant.
+    warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
     alt.theme.enable("lab")
     alt.renderers.register("book", book_renderer)
     alt.renderers.enable("book")

@@ -16,12 +16,14 @@ def _write_bundle(app: Sphinx) -> None:
         return
     static = Path(app.outdir, "_static")
     static.mkdir(parents=True, exist_ok=True)
-    # The bundle has top-level `const _`, `const n`, ... that clash with other scripts: keep them in a function.
+    # The bundle's top-level `const _`, `const n`, ... clash with other scripts: keep them in a function.
     bundle = vlc.javascript_bundle(vl_version=VL_VERSION)
     (static / "vega-bundle.js").write_text(f"(()=>{{{bundle}\n}})();\n", encoding="utf8")
 
 
-def _drop_thebe(app: Sphinx, _page: str, _template: str, context: dict, _doctree: nodes.document | None) -> None:
+def _drop_thebe(
+    app: Sphinx, _page: str, _template: str, context: dict, _doctree: nodes.document | None
+) -> None:
     # sphinx-thebe 0.3.1 adds its <script> again for every page: a redeclaration error in each console.
     context["script_files"] = [
         script

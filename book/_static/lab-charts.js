@@ -1,12 +1,22 @@
 // Replace each static chart by a live one; keep the static one if anything fails.
 (() => {
-  const NARROW = 480; // pixels: below it a legend beside itself gets two columns
+  const NARROW = 480; // pixels
 
-  // A single or layered view fills the column; a composed one keeps its size and may scroll.
+  // A single or layered view fills the column; a composed one stacks its views where the page is narrow.
   function fit(spec, width) {
-    if (!(spec.mark || spec.layer)) return spec;
-    const config = { ...spec.config, legend: { ...spec.config?.legend, ...(width < NARROW && { columns: 2 }) } };
-    return { ...spec, config, width: "container", autosize: { type: "fit-x", contains: "padding" } };
+    if (spec.mark || spec.layer) {
+      spec.width = "container";
+      spec.autosize = { type: "fit-x", contains: "padding" };
+    }
+    if (width < NARROW) {
+      spec.config.legend.columns = 2;
+      spec.columns = 1;
+      if (spec.hconcat) {
+        spec.vconcat = spec.hconcat;
+        delete spec.hconcat;
+      }
+    }
+    return spec;
   }
 
   async function draw(figure) {
@@ -23,6 +33,17 @@
       console.error("chart stays static:", error);
     }
   }
+
+  // Paper is light.
+  const root = document.documentElement;
+  let theme;
+  window.addEventListener("beforeprint", () => {
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+  });
+  window.addEventListener("afterprint", () => {
+    root.dataset.theme = theme;
+  });
 
   document.addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure.lab-chart").forEach(draw));
 })();

@@ -1,0 +1,74 @@
+"""Every chapter is stored clean and runs from stored data with no GPU."""
+
+import hashlib
+
+import nbformat
+import papermill
+import pytest
+
+from labkernels.chapters import BOOK, chapters, hygiene_problems
+
+DATA = BOOK.parent / "data"
+each_chapter = pytest.mark.parametrize("chapter", chapters(), ids=lambda path: path.stem)
+
+
+def test_there_are_chapters():
+    assert chapters()
+
+
+@each_chapter
+def test_chapter_is_clean(chapter):
+    assert hygiene_problems(chapter) == []
+
+
+def hashes():
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in DATA.rglob("*") if path.is_file()}
+
+
+@each_chapter
+def test_chapter_runs_from_stored_data(chapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    before = hashes()
+    done = papermill.execute_notebook(
+        chapter, tmp_path / chapter.name, {"measure": False}, cwd=tmp_path, progress_bar=False
+    )
+    assert any(
+        "lab-chart" in output.get("data", {}).get("text/html", "")
+        for cell in done.cells
+        for output in cell.get("outputs", [])
+    ), "a chapter without a chart"
+    assert hashes() == before, "a run from stored data wrote into data/"
+
+
+def notebook(*, parameters="measure: bool = False", copies=1, **changes):
+    code = nbformat.v4.new_code_cell
+    cells = [code(parameters, metadata={"tags": ["parameters"]}, id=f"p{i}") for i in range(copies)]
+    cells.append(code(changes.pop("source", "1"), id="body"))
+    cells[-1].update(changes.pop("cell", {}))
+    metadata = {"kernelspec": {"name": changes.pop("kernel", "python3"), "display_name": "Python 3"}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"copies": 0}, "0 cells are tagged"),
+        ({"copies": 2}, "2 cells are tagged"),
+        ({"parameters": "measure = False"}, "not an annotated default"),
+        ({"parameters": "measure: bool = True"}, "needs `measure: bool = False`"),
+        ({"cell": {"execution_count": 3}}, "'body': carries outputs"),
+        ({"cell": {"outputs": [nbformat.v4.new_output("stream", text="x")]}}, "'body': carries outputs"),
+        ({"kernel": "julia"}, "kernel 'julia'"),
+        ({"source": "'https://cdn.example.org/x.js'"}, "'body': loads a script"),
+    ],
+)
+def test_hygiene_names_what_is_wrong(tmp_path, changes, problem):
+    path = tmp_path / "chapter.ipynb"
+    nbformat.write(notebook(**changes), path)
+    found = hygiene_problems(path)
+    assert len([line for line in found if problem in line]) == 1, found
+
+
+def test_hygiene_passes_a_clean_notebook(tmp_path):
+    nbformat.write(notebook(), tmp_path / "chapter.ipynb")
+    assert hygiene_problems(tmp_path / "chapter.ipynb") == []
