@@ -330,7 +330,7 @@ EDITS = {
         "was stored with 3 rows and 2 are here",
     ),
     "line twice": (lambda data: data + data.split(b"\n")[-2] + b"\n", 8, "with 3 rows and 4 are here"),
-    "blank line": (lambda data: data.replace(b"\n", b"\n\n", 1), 2, "has 0 cells"),
+    "blank line": (lambda data: data.replace(b"\n", b"\n\n", 1), 2, "has 1 cells"),
     "CR LF": (lambda data: data.replace(b"\n", b"\r\n"), 1, "CR LF"),
     "CR LF on one line": (lambda data: data[:-1] + b"\r\n", 7, r"control character '\\r'"),
     "byte order mark": (lambda data: b"\xef\xbb\xbf" + data, 1, "byte order mark"),

@@ -241,7 +241,8 @@ class Store:
             text = Text()
         added = pending.get(name, [])
         if added and not text.problems and added[0].split(",")[0] not in _ids(text):
-            text = parse(table, _bytes(table, [*text.lines, *added]), table.path)
+            more = parse(table, _bytes(table, added), self._journal.name)
+            text = Text(text.lines + more.lines, text.cells + more.cells, more.problems)
         return text
 
     def _sound(self, names: Iterable[str]) -> dict[str, Text]:
@@ -322,12 +323,12 @@ class Store:
             raise OSError(error.errno, f"{error.strerror}; {outcome}", str(self.root)) from error
 
     def _settle(self) -> None:
-        """Write pending lines into their tables, the run table last. Call with the lock held."""
+        """Write pending lines into their tables. Call with the lock held."""
         self._journal.tidy()
         pending = self._journal.pending()
         if not pending:
             return
-        for name in sorted(pending, key=RUNS.__eq__):
+        for name in pending:
             table = self._schema(name)
             text = self._text(name, pending)
             _refuse(text.problems)

@@ -78,13 +78,13 @@ def parse(table: Table, data: bytes, file: str) -> Text:
     elif lines.pop() != "":
         problem(len(lines) + 2, "the file ends inside this line")
     for number, line in enumerate(lines, start=2):
-        if control := _CONTROL.search(line):
+        if not line.isprintable() and (control := _CONTROL.search(line)):
             problem(
                 number, f"holds the control character {control[0]!r}", "save the file with plain LF line ends"
             )
             continue
         try:
-            cells = next(csv.reader([line], strict=True))
+            cells = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
         except csv.Error as error:
             problem(number, f"is no CSV ({error})")
             continue
