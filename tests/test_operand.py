@@ -143,6 +143,11 @@ def mutate_slot_under_swizzle(operand, mechanism):
     return replace(operand, ring=ring), "ring.shared_alignment_bytes", repeat // 2, f"at least {repeat}"
 
 
+def mutate_slot_of_a_plain_box(operand, mechanism):
+    ring = replace(operand.ring, shared_alignment_bytes=64)
+    return replace(operand, ring=ring), "ring.shared_alignment_bytes", 64, "at least 128"
+
+
 def mutate_map(operand, mechanism):
     mutant = replace(operand, tensor_map_alignment_bytes=32)
     return mutant, "tensor_map_alignment_bytes", 32, "at least 64"
@@ -240,6 +245,7 @@ MUTATIONS = [
     (mutate_far_stride, TENSOR_MAP, 2, [None]),
     (mutate_swizzle, TENSOR_MAP, 1, SWIZZLED),
     (mutate_slot_under_swizzle, TENSOR_MAP, 1, SWIZZLED),
+    (mutate_slot_of_a_plain_box, TENSOR_MAP, 1, [Swizzle.NONE]),
     (mutate_map, TENSOR_MAP, 1, [None]),
     (mutate_rank, TENSOR_MAP, 1, [None]),
     (mutate_extent, TENSOR_MAP, 2, [None]),
