@@ -1,0 +1,262 @@
+"""One GPU: facts, memory, launches with clusters, and times of launches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, launch
+
+from labkernels.assemble import Kernel
+
+OLDEST_CAPABILITY = (9, 0)
+BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
+
+
+class NoGpu(RuntimeError):
+    """There is no usable GPU; the message says what is missing and what works without one."""
+
+
+class StalledWait(RuntimeError):
+    """A barrier was never completed: the wait gave up, the kernel ended, and the GPU is usable.
+
+    Attributes:
+        kernel: name of the kernel.
+        barrier: `full` (data never arrived), `empty` (a slot was never released) or `arrival`.
+        stage: index of the barrier in its ring.
+        block: first block that reported it.
+    """
+
+    def __init__(self, kernel: str, status: int, block: int, blocks: int) -> None:
+        self.kernel, self.block = kernel, block
+        self.barrier, self.stage = BARRIERS.get(status >> 8, f"kind {status >> 8}"), status & 0xFF
+        super().__init__(
+            f"{kernel}: block {block} waited for barrier {self.barrier}[{self.stage}] for 2^30 cycles and gave up "
+            f"({blocks} blocks did). Fewer bytes arrived than the barrier expects, or its slot was never released"
+        )
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What a kernel author must know of a GPU; sizes in bytes."""
+
+    name: str
+    arch: str
+    sm_count: int
+    l2_bytes: int
+    memory_bytes: int
+    shared_bytes_per_block: int
+    driver_api: str
+
+
+class Buffer:
+    """Device memory from cuMemAlloc, freed with the object. `address` is its device address as an integer."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address = int(_check(driver.cuMemAlloc(nbytes)))
+
+    def write(self, array: np.ndarray, offset_bytes: int = 0) -> Self:
+        """Copy a contiguous host array to the device; returns the buffer."""
+        array = np.ascontiguousarray(array)
+        _check(driver.cuMemcpyHtoD(self.address + offset_bytes, array.ctypes.data, array.nbytes))
+        return self
+
+    def write_strided(self, items: np.ndarray, stride_bytes: int) -> Self:
+        """Copy the items of a 1-D host array to every `stride_bytes` bytes of the device; returns the buffer."""
+        items = np.ascontiguousarray(items)
+        copy = driver.CUDA_MEMCPY2D()
+        copy.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_HOST
+        copy.srcHost = items.ctypes.data
+        copy.srcPitch = copy.WidthInBytes = items.itemsize
+        copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.dstDevice = self.address
+        copy.dstPitch = stride_bytes
+        copy.Height = items.size
+        _check(driver.cuMemcpy2DUnaligned(copy))
+        return self
+
+    def read(self, dtype: np.dtype | type, count: int | None = None, offset_bytes: int = 0) -> np.ndarray:
+        """Copy `count` items (all by default) to a host array."""
+        dtype = np.dtype(dtype)
+        count = (self.nbytes - offset_bytes) // dtype.itemsize if count is None else count
+        array = np.empty(count, dtype)
+        _check(driver.cuMemcpyDtoH(array.ctypes.data, self.address + offset_bytes, array.nbytes))
+        return array
+
+    def set_bytes(self, value: int) -> Self:
+        """Set every byte; returns the buffer."""
+        _check(driver.cuMemsetD8(self.address, value, self.nbytes))
+        return self
+
+    def close(self) -> None:
+        """Free the memory now."""
+        if self.address:
+            driver.cuMemFree(self.address)
+            self.address = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    __del__ = close
+
+
+@dataclass
+class Program:
+    """A kernel loaded on the GPU, ready to be launched."""
+
+    gpu: "Gpu"
+    name: str
+    code: ObjectCode
+    entry: str
+
+    @cached_property
+    def _kernel(self):  # noqa: ANN202 - cuda.core's Kernel
+        return self.code.get_kernel(self.entry)
+
+    def allow(self, shared_bytes: int, cluster: int = 1) -> None:
+        """Raise the kernel's dynamic shared memory limit, and permit clusters above the portable 8."""
+        attribute = driver.CUfunction_attribute
+        wanted = {attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: shared_bytes}
+        if cluster > 8:
+            wanted[attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1
+        for name, value in wanted.items():
+            handle = driver.CUkernel(int(self._kernel.handle))
+            _check(driver.cuKernelSetAttribute(name, value, handle, self.gpu.device.device_id))
+
+    def config(self, blocks: int, threads: int, shared_bytes: int, cluster: int = 1) -> LaunchConfig:
+        """Launch configuration; `blocks` counts blocks whatever the cluster size.
+
+        Raises:
+            ValueError: the blocks do not fill whole clusters.
+        """
+        if blocks % cluster:
+            raise ValueError(f"{blocks} blocks are not a multiple of cluster {cluster}: launch whole clusters")
+        if cluster == 1:
+            return LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
+        return LaunchConfig(grid=blocks // cluster, cluster=cluster, block=threads, shmem_size=shared_bytes)
+
+    def resident_clusters(self, threads: int, shared_bytes: int, cluster: int) -> int:
+        """Clusters that the whole GPU holds at once (cuOccupancyMaxActiveClusters)."""
+        self.allow(shared_bytes, cluster)
+        config = self.config(cluster, threads, shared_bytes, cluster)
+        return self._kernel.occupancy.max_active_clusters(config, stream=self.gpu.stream)
+
+    def blocks_per_sm(self, threads: int, shared_bytes: int) -> int:
+        """Blocks that one SM holds at once."""
+        self.allow(shared_bytes)
+        return self._kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
+
+    def launch(self, config: LaunchConfig, *arguments: object) -> None:
+        """Queue one launch. Integers must be NumPy scalars of the parameter's width."""
+        launch(self.gpu.stream, config, self._kernel, *arguments)
+
+
+class Gpu:
+    """The first GPU of this machine, opened.
+
+    Raises:
+        NoGpu: no driver, no GPU, a driver too old for the installed CUDA packages, or a GPU before sm_90.
+    """
+
+    def __init__(self) -> None:
+        self.device = _open()
+        self.stream = self.device.create_stream()
+        self._programs: dict[str, Program] = {}
+
+    @cached_property
+    def facts(self) -> GpuFacts:
+        """Name, sizes and limits."""
+        properties = self.device.properties
+        major, minor = self.device.compute_capability
+        version = _check(driver.cuDriverGetVersion())
+        return GpuFacts(
+            name=self.device.name,
+            arch=f"sm_{major}{minor}a",
+            sm_count=properties.multiprocessor_count,
+            l2_bytes=properties.l2_cache_size,
+            memory_bytes=int(_check(driver.cuDeviceTotalMem(self.device.device_id))),
+            shared_bytes_per_block=properties.max_shared_memory_per_block_optin,
+            driver_api=f"{version // 1000}.{version % 1000 // 10}",
+        )
+
+    def load(self, kernel: Kernel) -> Program:
+        """A kernel's program on this GPU, loaded once."""
+        if kernel.entry not in self._programs:
+            self._programs[kernel.entry] = self.load_cubin(kernel.spec.name, kernel.cubin, kernel.entry)
+        return self._programs[kernel.entry]
+
+    def load_cubin(self, name: str, cubin: bytes, entry: str) -> Program:
+        """A program from machine code."""
+        return Program(self, name, ObjectCode.from_cubin(cubin), entry)
+
+    def sync(self) -> None:
+        """Wait for everything queued."""
+        self.stream.sync()
+
+    def require_arrived(self, kernel: str, statuses: Buffer, blocks: int) -> None:
+        """Wait for the launch and check what its blocks reported.
+
+        Raises:
+            StalledWait: a block's wait gave up.
+        """
+        self.sync()
+        reported = statuses.read(np.uint32, blocks)
+        if failed := np.flatnonzero(reported).tolist():
+            statuses.set_bytes(0)
+            raise StalledWait(kernel, int(reported[failed[0]]), failed[0], len(failed))
+
+    @contextmanager
+    def timed(self) -> Iterator[Callable[[], float]]:
+        """Time what is queued inside the block between two events; the yielded call gives microseconds after it."""
+        options = EventOptions(timing_enabled=True)
+        began, ended = (self.device.create_event(options) for _ in range(2))
+        self.stream.record(began)
+        yield lambda: (ended.sync(), (ended - began) * 1000.0)[1]
+        self.stream.record(ended)
+
+
+def _check(result: tuple) -> object:
+    error, *values = result
+    if error != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(error)
+        raise RuntimeError(f"{error.name}: {text.decode() if text else 'no description'}")
+    return values[0] if values else None
+
+
+def _open() -> Device:
+    without = "Stored measurements need no GPU: run the chapter with measure=False"
+    try:
+        error, *rest = driver.cuInit(0)
+    except Exception as missing:
+        raise NoGpu(f"No NVIDIA driver here ({_first_line(missing)}). {without}") from None
+    if error == driver.CUresult.CUDA_ERROR_NO_DEVICE:
+        raise NoGpu(f"The NVIDIA driver sees no GPU. {without}")
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise NoGpu(f"The NVIDIA driver did not start ({error.name}). {without}")
+    installed, needed = int(_check(driver.cuDriverGetVersion())), driver.CUDA_VERSION // 1000
+    if installed // 1000 < needed:
+        package = f"numba-cuda[cu{installed // 1000}]"
+        raise NoGpu(
+            f"The driver speaks CUDA {installed // 1000}, the installed packages need {needed}: "
+            f"update the driver or install {package}. {without}"
+        )
+    device = Device(0)
+    device.set_current()
+    capability = tuple(device.compute_capability)
+    if capability < OLDEST_CAPABILITY:
+        raise NoGpu(
+            f"{device.name} is sm_{capability[0]}{capability[1]}; TMA needs sm_90 (Hopper) or newer. {without}"
+        )
+    return device
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

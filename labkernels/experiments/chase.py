@@ -1,0 +1,170 @@
+"""One chain of dependent transfers on the GPU, and one train of independent ones."""
+
+import numpy as np
+
+from labkernels.assemble import assemble
+from labkernels.device import Buffer, Gpu
+from labkernels.device.tensormap import place
+from labkernels.legality import require_legal
+from labkernels.mechanisms import KernelSpec
+from labkernels.operand import Operand, Ring
+
+WARP = 32
+MAX_THREADS = 1024
+LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
+
+
+def transfer_operand(transfer_bytes: int, slots: int, slot_stride_bytes: int, rank: int, ring: Ring) -> Operand:
+    """Memory seen as `slots` slots, each holding one dense transfer, as a tensor of the given rank.
+
+    The box covers all dimensions but the last, along which slots follow each other.
+    """
+    row = min(transfer_bytes, LONGEST_ROW_BYTES)
+    rows = transfer_bytes // row
+    if rank == 1:
+        return Operand(8, (slots * slot_stride_bytes // 8,), (row // 8,), ring=ring)
+    middle = [1] * (rank - 2)
+    if middle:
+        middle[0] = rows
+        rows = 1
+    total = slots * slot_stride_bytes // (row * (middle[0] if middle else 1))
+    return Operand(8, (row // 8, *middle, total), (row // 8, *middle, rows), ring=ring)
+
+
+class Chain:
+    """Slots of memory linked in random order.
+
+    The first 16 bytes of a slot hold the next slot: its byte offset (8 B) and its coordinate (4 B).
+
+    Args:
+        memory: at least `slots` × `slot_stride_bytes`.
+        slots: how many, each visited once per round.
+        slot_stride_bytes: their distance.
+        seed: of the order.
+    """
+
+    def __init__(self, memory: Buffer, slots: int, slot_stride_bytes: int, seed: int) -> None:
+        if (needed := slots * slot_stride_bytes) > memory.nbytes:
+            raise ValueError(f"{slots} slots need {needed} bytes, the buffer has {memory.nbytes}: give fewer slots")
+        self.memory, self.slots, self.stride = memory, slots, slot_stride_bytes
+        self.order = np.random.default_rng(seed).permutation(slots)
+        self.first_offset = int(self.order[0]) * slot_stride_bytes
+
+    def link(self, coordinate_bytes: int) -> None:
+        """Write the links; one coordinate step is `coordinate_bytes` of memory."""
+        following = np.empty(self.slots, np.int64)
+        following[self.order] = np.roll(self.order, -1)
+        links = np.zeros(self.slots, np.dtype([("offset", "<u8"), ("row", "<u4"), ("pad", "<u4")]))
+        links["offset"] = following * self.stride
+        links["row"] = following * self.stride // coordinate_bytes
+        self.memory.write_strided(links, self.stride)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Memory from the first slot to the last."""
+        return self.slots * self.stride
+
+
+class Chase:
+    """A chase kernel bound to a chain.
+
+    Args:
+        gpu: where.
+        spec: a kernel of protocol `chase`.
+        chain: what to follow.
+        transfer_bytes: bytes of each transfer.
+    """
+
+    def __init__(self, gpu: Gpu, spec: KernelSpec, chain: Chain, transfer_bytes: int) -> None:
+        self.gpu, self.spec, self.chain, self.transfer_bytes = gpu, spec, chain, transfer_bytes
+        constants = dict(spec.constants)
+        is_tile = spec.mechanism == "tma_tile"
+        chunks = constants.get("chunks", 1)
+        elected = spec.mechanism.startswith("tma") or constants.get("destination") == "register"
+        self.threads = WARP if elected else max(WARP, transfer_bytes // (16 * chunks))
+        if self.threads > MAX_THREADS:
+            raise ValueError(
+                f"{spec.name}: {transfer_bytes} bytes need {self.threads} threads of {16 * chunks} bytes, a block has "
+                f"{MAX_THREADS}; give more chunks"
+            )
+        ring = Ring(stages=2, threads=self.threads, shared_alignment_bytes=128 if is_tile else 16)
+        operand = transfer_operand(transfer_bytes, chain.slots, chain.stride, constants.get("rank", 2), ring)
+        require_legal(operand, spec.mechanism)
+        coordinate_bytes = operand.strides_bytes[-1] if operand.strides_bytes else operand.element_bytes
+        chain.link(coordinate_bytes)
+        self.kernel = assemble(spec, gpu.facts.arch)
+        self.program = gpu.load(self.kernel)
+        shared_bytes = 2 * max(transfer_bytes, 128) + 1024
+        self.program.allow(shared_bytes)
+        self._config = self.program.config(1, self.threads, shared_bytes)
+        self._map = place(operand, chain.memory.address) if is_tile else None
+        self._source = self._map.address if self._map else chain.memory.address
+        self._first = chain.first_offset // coordinate_bytes if is_tile else chain.first_offset
+        self._log = Buffer(4 * chain.slots)
+        self._statuses = Buffer(4).set_bytes(0)
+
+    def cycles(self, steps: int | None = None) -> np.ndarray:
+        """Follow the chain; SM cycles of each step, in the order of `chain.order`.
+
+        Raises:
+            StalledWait: a transfer never arrived.
+        """
+        steps = steps or self.chain.slots
+        self._log.set_bytes(0xFF)
+        self.program.launch(
+            self._config,
+            np.uint64(self._source),
+            np.int64(self._first),
+            np.int32(steps),
+            np.int32(self.transfer_bytes),
+            np.uint64(self._log.address),
+            np.uint64(self._statuses.address),
+        )
+        self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+        return self._log.read(np.uint32, steps)
+
+
+class Train:
+    """An issue kernel bound to memory: one warp hands over trains of transfers."""
+
+    def __init__(self, gpu: Gpu, spec: KernelSpec, memory: Buffer, transfer_bytes: int) -> None:
+        self.gpu, self.spec, self.transfer_bytes = gpu, spec, transfer_bytes
+        self.memory = memory
+        self.kernel = assemble(spec, gpu.facts.arch)
+        self.program = gpu.load(self.kernel)
+        self._map = None
+        if spec.mechanism == "tma_tile":
+            slots = memory.nbytes // transfer_bytes
+            self._map = place(transfer_operand(transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)), memory.address)
+        self._statuses = Buffer(4).set_bytes(0)
+
+    def cycles(self, train: int, repeats: int) -> np.ndarray:
+        """Cycles until the train was handed over, and until it had arrived: shape (repeats, 2).
+
+        Raises:
+            ValueError: the train does not fit shared memory or the buffer.
+            StalledWait: a transfer never arrived.
+        """
+        shared_bytes = train * self.transfer_bytes + 1024
+        limit = self.gpu.facts.shared_bytes_per_block - 1024
+        if shared_bytes > limit:
+            raise ValueError(
+                f"{train} transfers of {self.transfer_bytes} bytes take {shared_bytes} bytes of shared memory, the "
+                f"limit is {limit}; give a train of {(limit - 1024) // self.transfer_bytes}"
+            )
+        if (needed := train * repeats * self.transfer_bytes) > self.memory.nbytes:
+            raise ValueError(f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats")
+        self.program.allow(shared_bytes)
+        with Buffer(8 * repeats) as log:
+            log.set_bytes(0xFF)
+            self.program.launch(
+                self.program.config(1, WARP, shared_bytes),
+                np.uint64(self._map.address if self._map else self.memory.address),
+                np.int32(train),
+                np.int32(repeats),
+                np.int32(self.transfer_bytes),
+                np.uint64(log.address),
+                np.uint64(self._statuses.address),
+            )
+            self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+            return log.read(np.uint32).reshape(repeats, 2)

@@ -1,0 +1,152 @@
+"""The registry: which kernels exist for each mechanism, and what their machine code must and must not contain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+ARCHITECTURES = ("sm_90a", "sm_100a")
+
+#: Global-to-shared load opcodes (SASS, sm_90 and sm_100). A kernel contains its own mechanism's and no other.
+LOAD_OPCODES = {"ldg": "LDG", "cp_async": "LDGSTS", "tma_bulk": "UBLKCP", "tma_tile": "UTMALDG"}
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel: a mechanism, a protocol, and the compile-time constants its PTX is rendered with.
+
+    Attributes:
+        mechanism: name in the book's vocabulary; also the file `ptx/<mechanism>.ptx`.
+        protocol: `stream` (many transfers in flight), `chase` (one dependent transfer at a time) or `issue`
+            (a train of transfers handed over).
+        constants: compile-time constants, sorted by name.
+    """
+
+    mechanism: str
+    protocol: str
+    constants: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Readable and unique: `cp_async.stream[chunks=2,completion=group,depth=4]`."""
+        inside = ",".join(f"{key}={value}" for key, value in self.constants)
+        return f"{self.mechanism}.{self.protocol}" + (f"[{inside}]" if inside else "")
+
+    @property
+    def function(self) -> str:
+        """Name of the PTX function that holds the timed region."""
+        return f"{self.mechanism}_{self.protocol}"
+
+    @property
+    def max_registers(self) -> int:
+        """Registers per thread given to the linker: few enough for 512 threads and more on an SM, no spill in a loop.
+
+        `ldg` holds two tiles' worth of 16-byte pieces in registers, the others none.
+        """
+        chunks = dict(self.constants).get("chunks", 1) if self.mechanism == "ldg" else 0
+        return {0: 64, 1: 64, 2: 64, 4: 80, 8: 128, 16: 128}[chunks]
+
+    @property
+    def required_opcode(self) -> str:
+        """The SASS opcode that proves the mechanism."""
+        return LOAD_OPCODES[self.mechanism]
+
+    @property
+    def forbidden_opcodes(self) -> frozenset[str]:
+        """The SASS opcodes of all other load mechanisms."""
+        return frozenset(LOAD_OPCODES.values()) - {self.required_opcode}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One way of moving an operand, with the compile-time axes of each of its protocols.
+
+    Attributes:
+        name: name in the book's vocabulary.
+        title: how a chart calls it.
+        axes: protocol -> list of axis dictionaries (constant -> values); a protocol's kernels are the products.
+    """
+
+    name: str
+    title: str
+    axes: Mapping[str, tuple[Mapping[str, tuple[int | str, ...]], ...]] = field(default_factory=dict)
+
+
+CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
+DEPTHS = (1, 2, 4, 8)  # cp.async.wait_group takes an immediate
+
+MECHANISMS = {
+    mechanism.name: mechanism
+    for mechanism in (
+        Mechanism(
+            "ldg",
+            "ld.global → st.shared",
+            {
+                "stream": ({"chunks": CHUNKS},),
+                "chase": (
+                    {"destination": ("register",), "chunks": (1,)},
+                    {"destination": ("shared",), "chunks": (1, 4)},
+                ),
+                "issue": ({"chunks": (1, 4, 16)},),
+            },
+        ),
+        Mechanism(
+            "cp_async",
+            "cp.async",
+            {
+                "stream": (
+                    {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
+                    {"completion": ("mbarrier",), "chunks": CHUNKS},
+                ),
+                "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4)},),
+                "issue": ({},),
+            },
+        ),
+        Mechanism(
+            "tma_bulk",
+            "TMA bulk (1-D)",
+            {
+                "stream": ({"excess_bytes": (0, 16)},),
+                "chase": ({"wait": ("try_wait", "test_wait")},),
+                "issue": ({},),
+            },
+        ),
+        Mechanism(
+            "tma_tile",
+            "TMA tensor tile",
+            {
+                "stream": ({"rank": (1, 2, 3, 4, 5)},),
+                "chase": ({"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},),
+                "issue": ({"rank": (2,)},),
+            },
+        ),
+    )
+}
+
+
+def kernel(mechanism: str, protocol: str, **constants: int | str) -> KernelSpec:
+    """The spec of one kernel.
+
+    Raises:
+        ValueError: there is no such mechanism, protocol or combination of constants; the message lists what there is.
+    """
+    if mechanism not in MECHANISMS:
+        raise ValueError(f"mechanism {mechanism!r} has no kernel; choose one of {', '.join(MECHANISMS)}")
+    if protocol not in MECHANISMS[mechanism].axes:
+        known = ", ".join(MECHANISMS[mechanism].axes)
+        raise ValueError(f"{mechanism} has no protocol {protocol!r}; choose one of {known}")
+    spec = KernelSpec(mechanism, protocol, tuple(sorted(constants.items())))
+    if spec not in (family := kernels(mechanism, protocol)):
+        raise ValueError(f"no kernel {spec.name}; there are {', '.join(one.name for one in family)}")
+    return spec
+
+
+def kernels(mechanism: str | None = None, protocol: str | None = None) -> tuple[KernelSpec, ...]:
+    """All kernels, or those of one mechanism or protocol, in registry order."""
+    return tuple(
+        KernelSpec(name, each_protocol, tuple(sorted(zip(axes, values, strict=True))))
+        for name, entry in MECHANISMS.items()
+        for each_protocol, families in entry.axes.items()
+        for axes in families
+        for values in product(*axes.values())
+        if mechanism in (None, name) and protocol in (None, each_protocol)
+    )
