@@ -95,7 +95,8 @@ DSM = frozenset({"dsm_load", "dsm_store", "dsm_bulk"})
 REDUCE = frozenset({"tma_reduce", "bulk_reduce"})
 COUNTS_BYTES = frozenset({"tma_bulk", "tma_tile", "tma_multicast", "dsm_store", "dsm_bulk"})
 
-RING = "this project's rings copy whole, unswizzled tiles unless a tensor map swizzles them"
+WHOLE = "this project's rings copy whole tiles"
+PLAIN = "this project's rings hold plain tiles unless a tensor map swizzles them"
 OCCUPANCY = "Hopper and Blackwell tuning guides, occupancy"
 CLUSTERS = "Hopper and Blackwell tuning guides, thread block clusters"
 ACCESS = "PTX ISA, addresses as operands: aligned to the access size"
@@ -116,7 +117,7 @@ def _shared(o: Operand) -> Iterable[Check]:
     fix = f"use a smaller tile or fewer stages; {fit} stages of this tile fit"
     yield Check("shared_bytes", o.shared_bytes, at_most(SHARED_BYTES_PER_CTA), fix)
     cta_bytes = round_up(o.shared_bytes + SHARED_BYTES_RESERVED, SHARED_GRANULE_BYTES)
-    fix = f"use fewer CTAs per SM; {SHARED_BYTES_PER_SM // cta_bytes} fit"
+    fix = f"use a smaller ring or fewer CTAs per SM; {SHARED_BYTES_PER_SM // cta_bytes} fit"
     yield Check("shared bytes per SM", cta_bytes * o.ring.ctas_per_sm, at_most(SHARED_BYTES_PER_SM), fix)
 
 
@@ -185,8 +186,8 @@ RULES = (
         Check("ring.cluster", o.ring.cluster, at_most(16), "use a cluster of 16 CTAs or fewer")]),
     Rule(DSM, "PTX ISA, mapa", lambda o: [
         Check("ring.cluster", o.ring.cluster, at_least(2), "launch clusters of 2 CTAs or more")]),
-    Rule(ALL, RING, _whole_tiles),
-    Rule(ALL - TENSOR_MAP, RING, lambda o: [
+    Rule(ALL, WHOLE, _whole_tiles),
+    Rule(ALL - TENSOR_MAP, PLAIN, lambda o: [
         Check("swizzle span bytes", o.swizzle.span_bytes, at_most(0), "use Swizzle.NONE or a tensor map")]),
 
     Rule(frozenset({"ldg"}), "PTX ISA, ld", lambda o: _copy_bytes(o, 1, 2, 4, 8, 16)),
