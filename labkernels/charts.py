@@ -138,6 +138,10 @@ def _field(channel: alt.X) -> str:
     return str(channel.to_dict()["field"])
 
 
+def _tooltip(data: pd.DataFrame, measured: Sequence[str]) -> list[alt.Tooltip]:
+    return [alt.Tooltip(name, format=",.4~r") if name in measured else alt.Tooltip(name) for name in data]
+
+
 def band_and_line(
     frame: pd.DataFrame,
     x: alt.X,
@@ -182,7 +186,7 @@ def band_and_line(
     shown = alt.when(_PICK).then(alt.value(1)).otherwise(alt.value(0.12))
     line = base.mark_line().encode(y=y(median), strokeDash=mechanism_dash(mechanisms), opacity=shown)
     points = base.mark_point(filled=True, size=36).encode(
-        y=y(median), opacity=shown, tooltip=[alt.Tooltip(name) for name in data.columns]
+        y=y(median), opacity=shown, tooltip=_tooltip(data, [median, low, high])
     )
     return alt.layer(band, line.add_params(_PICK), points)
 
@@ -197,7 +201,7 @@ def _points(frame: pd.DataFrame, x: alt.X, y: str, also: Sequence[str], mark: di
             x=x,
             y=alt.Y(f"{y}:Q"),
             color=alt.Color("mechanism:N", title="Mechanism", scale=_scale(0)),
-            tooltip=[alt.Tooltip(name) for name in data.columns],
+            tooltip=_tooltip(data, [y]),
         )
     )
 
