@@ -114,9 +114,9 @@ def _unpack_binary(path: Path, member: str, scratch: Path) -> list[Cubin]:
         _check_elf(head, size_bytes)
     elif not head.startswith(_BINARY):
         return [_assemble(path, member, scratch)]
-    listed = [line.split(": ", 1)[1] for line in _cuobjdump("-lelf", path).splitlines() if ": " in line]
+    listed = re.findall(r"^ELF file +\d+: (.+)$", _cuobjdump("-lelf", path), re.MULTILINE)
     if not listed:
-        return _assemble_embedded(path, member, scratch)
+        raise NoCodeError("no cubin in this file; PTX inside it can be passed after cuobjdump -xptx all")
     if head.startswith(_ELF) and _machine(head) == _CUDA_MACHINE:
         return [Cubin(member, _arch(listed[0]), path)]
     if len(set(listed)) == len(listed):
@@ -156,7 +156,7 @@ def _cuobjdump(*arguments: str | Path, cwd: Path | None = None) -> str:
     except DisassemblyError as error:
         if "does not contain device code" in str(error):
             raise NoCodeError("no CUDA device code in this file, or it is damaged") from None
-        raise UnreadableError(str(error)) from None
+        raise UnreadableError(re.sub(r" (in|from) '[^']*'", "", str(error))) from None
 
 
 def _extract_one_by_one(path: Path, member: str, scratch: Path, expected: int) -> list[Cubin]:
@@ -168,7 +168,7 @@ def _extract_one_by_one(path: Path, member: str, scratch: Path, expected: int) -
             directory.mkdir()
             single = directory / "single.fatbin"
             single.write_bytes(_FATBIN + struct.pack("<HHQ", 1, 16, len(entry)) + entry)
-            name = _cuobjdump("-lelf", single).strip().split(": ", 1)[1]
+            name = _cuobjdump("-lelf", single).strip().partition(": ")[2]
             _cuobjdump("-xelf", "all", single, cwd=directory)
             result.append(Cubin(member, _arch(name), directory / name))
     if len(result) != expected:
@@ -196,22 +196,13 @@ def _fatbin_entries(data: mmap.mmap) -> Iterator[bytes]:
         start = data.find(_FATBIN, end)
 
 
-def _assemble_embedded(path: Path, member: str, scratch: Path) -> list[Cubin]:
-    listing = _cuobjdump("-lptx", path)
-    names = [line.split(": ", 1)[1] for line in listing.splitlines() if line.startswith("PTX file")]
-    if not names:
-        raise NoCodeError("no CUDA device code in this file")
-    _cuobjdump("-xptx", "all", path, cwd=scratch)
-    return [_assemble(scratch / name, member, scratch) for name in dict.fromkeys(names)]
-
-
 def _assemble(path: Path, member: str, scratch: Path) -> Cubin:
     if path.stat().st_size > PTX_LIMIT_BYTES:
         raise UnreadableError(f"not a CUDA file; as PTX it would exceed {PTX_LIMIT_BYTES} bytes")
     text = path.read_text(errors="replace")
     target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
     if "\0" in text or not re.search(r"^\s*\.version\s+\d", text, re.MULTILINE) or not target:
-        raise UnreadableError("not a cubin, fatbin, library, wheel or PTX file")
+        raise UnreadableError("not a cubin, fatbin, library, wheel or complete PTX (.version and .target)")
     cubin = scratch / f"{path.stem}.assembled.cubin"
     try:
         # -c keeps functions that nothing here calls, and leaves calls to others open.

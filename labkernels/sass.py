@@ -41,7 +41,8 @@ FEATURES = (
 """What else a census reports: accesses of unknown address space, atomics, cluster traffic, prefetches."""
 
 MEMORY_LIMIT_KIB = 4 << 20
-TIME_LIMIT_S = 300
+TIME_LIMIT_S = 30
+TIME_LIMIT_S_PER_BYTE = 2e-6
 
 
 class DisassemblyError(ValueError):
@@ -260,16 +261,19 @@ def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
         DisassemblyError: It failed; the message carries what it said.
         FileNotFoundError: It is not installed.
     """
+    input_bytes = sum(Path(a).stat().st_size for a in arguments if Path(a).is_file())
+    limit_s = TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE
     limited = ["sh", "-c", f'ulimit -v {MEMORY_LIMIT_KIB}; exec "$0" "$@"', tool(name), *arguments]
     try:
         done = subprocess.run(
-            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=TIME_LIMIT_S
+            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit_s
         )
     except subprocess.TimeoutExpired:
-        raise DisassemblyError(f"{name} took longer than {TIME_LIMIT_S} s") from None
+        raise DisassemblyError(f"{name} took longer than {limit_s:.0f} s") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and " warning " not in line]
-        raise DisassemblyError(f"{name}: {said[-1] if said else f'exit status {done.returncode}'}")
+        reason = re.sub(rf"^{name} (fatal|error|info)\s*: ", "", said[-1]) if said else ""
+        raise DisassemblyError(f"{name}: {reason or f'exit status {done.returncode}'}")
     return done.stdout
 
 

@@ -1,0 +1,283 @@
+import argparse
+import csv
+import io
+import json
+import struct
+import zipfile
+
+import ptx_samples as ptx
+import pytest
+
+from labkernels import census, containers, flash_names, sass
+
+
+def run(capsys, *arguments):
+    parser = argparse.ArgumentParser()
+    census.add_arguments(parser)
+    status = census.main(parser.parse_args([str(a) for a in arguments]))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def entry(image, name, kind=2):
+    """One fatbin entry, as nvcc writes them: 64 bytes, the name of its source, the image."""
+    source = name.encode() + b"\0"
+    header_bytes = 64 + (len(source) + 7) // 8 * 8
+    padding = -len(image) % 8
+    header = struct.pack(
+        "<HHIQIIHHIIIQQQ",
+        kind,
+        0x101,
+        header_bytes,
+        len(image) + padding,
+        0,
+        0,
+        7,
+        1,
+        90,
+        64,
+        len(name),
+        0x11,
+        0,
+        0,
+    )
+    return header + source.ljust(header_bytes - 64, b"\0") + image + b"\0" * padding
+
+
+def fatbin(*entries):
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def host_library(fat):
+    """The smallest x86-64 ELF file with a .nv_fatbin section; of nothing, with a section of another name."""
+    names = b"\0.nv_fatbin\0.shstrtab\0" if fat else b"\0.something\0.shstrtab\0"
+    at = 64 + len(fat)
+    at += -at % 8
+    sections = [
+        (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        (1, 1, 2, 0, 64, len(fat), 0, 0, 8, 0),
+        (12, 3, 0, 0, at, len(names), 0, 0, 1, 0),
+    ]
+    table_at = at + len(names) + -(at + len(names)) % 8
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table_at, 0, 64, 0, 0, 64, len(sections), 2)
+    body = (header + fat).ljust(at, b"\0") + names
+    return body.ljust(table_at, b"\0") + b"".join(struct.pack("<IIQQQQIIQQ", *s) for s in sections)
+
+
+def cubin(*names, kernel="k", arch="sm_90a"):
+    return ptx.link(ptx.kernel([ptx.SAMPLES[name] for name in names], arch=arch, name=kernel), arch=arch)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return {"stg": cubin("stg", kernel="first"), "tma": cubin("tma_tile", "cp_async", kernel="second")}
+
+
+def write(path, data):
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def container(tmp_path, images, form):
+    if form == "cubin":
+        return write(tmp_path / "x.cubin", images["tma"])
+    if form == "ptx":
+        return write(
+            tmp_path / "x.ptx", ptx.kernel([ptx.SAMPLES["tma_tile"], ptx.SAMPLES["cp_async"]], name="second")
+        )
+    if form == "open ptx":
+        module = ptx.kernel([ptx.SAMPLES["tma_tile"], ptx.SAMPLES["cp_async"]], ["elsewhere"], name="second")
+        return write(tmp_path / "x.ptx", module)
+    fat = fatbin(entry(images["tma"], "/src/x.cu"))
+    if form == "fatbin":
+        return write(tmp_path / "x.fatbin", fat)
+    if form == "library":
+        return write(tmp_path / "x.so", host_library(fat))
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("package/notes.txt", "none")
+        wheel.writestr("package/lib.so", host_library(fat))
+        wheel.writestr("package/host.so", host_library(b""))
+    return path
+
+
+FORMS = ["cubin", "ptx", "open ptx", "fatbin", "library", "wheel"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_container(capsys, tmp_path, images, form):
+    path = container(tmp_path, images, form)
+    status, out, err = run(capsys, "--json", path)
+    assert (status, err) == (0, "")
+    (kernel,) = json.loads(out)["kernels"]
+    assert kernel["file"] == str(path)
+    assert kernel["member"] == ("package/lib.so" if form == "wheel" else "")
+    assert (kernel["arch"], kernel["kernel"]) == ("sm_90a", "second")
+    assert kernel["mechanisms"] == {"cp_async": 1, "tma_tile": 1}
+    assert kernel["registers"] > 0
+    assert kernel["shared_bytes"] >= 1024 + 8
+    assert kernel["reading"] == "loads by TMA (3D), cp.async (16 B); no multicast"
+
+
+def test_cubins_that_share_a_name_are_all_read(capsys, tmp_path, images):
+    same = [entry(image, "/one/same.cu") for image in images.values()]
+    for number, fat in enumerate([fatbin(*same), fatbin(same[0]) + fatbin(same[1])]):
+        path = write(tmp_path / f"{number}.so", host_library(fat))
+        status, out, _ = run(capsys, "--json", path)
+        assert status == 0
+        assert [k["kernel"] for k in json.loads(out)["kernels"]] == ["first", "second"]
+
+
+def test_a_kernel_that_a_file_carries_twice_is_listed_once(capsys, tmp_path, images):
+    path = write(tmp_path / "x.fatbin", fatbin(entry(images["stg"], "a.cu"), entry(images["stg"], "b.cu")))
+    _, out, _ = run(capsys, "--json", path)
+    assert len(json.loads(out)["kernels"]) == 1
+
+
+def test_architectures_are_kept_apart(capsys, tmp_path):
+    paths = [write(tmp_path / f"{arch}.cubin", cubin("stg", arch=arch)) for arch in ("sm_90a", "sm_100a")]
+    _, out, _ = run(capsys, "--json", *paths)
+    assert [k["arch"] for k in json.loads(out)["kernels"]] == ["sm_90a", "sm_100a"]
+
+
+def test_csv_and_table_say_the_same(capsys, tmp_path, images):
+    path = container(tmp_path, images, "fatbin")
+    _, out, _ = run(capsys, "--csv", path)
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["tma_tile"], row["cp_async"], row["stg"]) == ("1", "1", "0")
+    assert "UTMALDG.3D=1" in row["opcodes"]
+    assert set(sass.MECHANISMS) <= set(row)
+    _, table, _ = run(capsys, path)
+    assert row["reading"] in table
+    assert "second" in table
+
+
+def test_reading_names_ranks_widths_and_other_ctas(tmp_path):
+    names = ["tma_multicast", "cp_async", "tma_store", "dsm_store", "ldg"]
+    path = write(tmp_path / "x.cubin", cubin(*names))
+    (kernel,), errors = census.census([path])
+    assert not errors
+    assert kernel.reading == (
+        "loads by TMA multicast (2D), cp.async (16 B), ld.global; stores by TMA store (2D); "
+        "stores to other CTAs of the cluster"
+    )
+
+
+def zip_of(**members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "empty": (b"", "empty file"),
+    "text": (b"hello\n", "not a cubin"),
+    "binary": (bytes(range(256)) * 40, "not a cubin"),
+    "host elf": (host_library(b""), "no CUDA device code"),
+    "elf of 5 bytes": (b"\x7fELF\x02", "cut off"),
+    "elf with huge tables": (
+        b"\x7fELF\x02\x01\x01"
+        + bytes(33)
+        + struct.pack("<Q", 1 << 62)
+        + bytes(10)
+        + b"\x40\x00\xff\xff"
+        + bytes(40),
+        "truncated",
+    ),
+    "32-bit elf": (b"\x7fELF\x01\x01\x01" + bytes(93), "64-bit"),
+    "fatbin with huge size": (struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 60) + bytes(100), "cuobjdump"),
+    "ptx with an error": (".version 8.6\n.target sm_90a\n.address_size 64\nnonsense\n", "ptxas"),
+    "ptx of the future": (".version 99.9\n.target sm_90a\n.address_size 64\n", "ptxas"),
+    "ptx without a target": (".version 8.6\n", "not a cubin"),
+    "zip without code": (zip_of(a="text"), "no file of the wheel"),
+    "broken zip": (zip_of(a="text")[:-30], "damaged zip"),
+    "wheel with a broken library": (zip_of(**{"lib.so": host_library(b"")[:-8]}), "lib.so: truncated"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_input_is_named_and_the_rest_still_done(capsys, tmp_path, images, name):
+    data, message = HOSTILE[name]
+    bad = write(tmp_path / "bad", data)
+    good = write(tmp_path / "good.cubin", images["stg"])
+    status, out, err = run(capsys, "--json", bad, good)
+    found = json.loads(out)
+    assert status == 1
+    assert [k["kernel"] for k in found["kernels"]] == ["first"]
+    assert {e["file"] for e in found["errors"]} == {str(bad)}
+    assert message in found["errors"][0]["error"]
+    assert str(bad) in err
+
+
+def test_truncated_at_every_length(tmp_path, images):
+    whole = host_library(fatbin(entry(images["stg"], "x.cu")))
+    for length in range(0, len(whole), len(whole) // 12):
+        path = write(tmp_path / "cut.so", whole[:length])
+        kernels, errors = census.census([path])
+        assert not kernels
+        assert errors
+
+
+def test_missing_file_and_directory(capsys, tmp_path):
+    status, _, err = run(capsys, tmp_path / "absent", tmp_path)
+    assert status == 1
+    assert "No such file" in err
+    assert "directory" in err
+
+
+def test_zip_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(containers, "MEMBER_FREE_BYTES", 1 << 20)
+    path = write(tmp_path / "bomb.whl", zip_of(**{"lib.so": b"\x7fELF" + bytes(8 << 20)}))
+    kernels, errors = census.census([path])
+    assert not kernels
+    assert "more than" in errors[str(path)][0]
+
+
+def test_names_cannot_leave_the_scratch_directory(tmp_path, images):
+    fat = fatbin(entry(images["stg"], "../../../escape"), entry(images["tma"], ".."))
+    wheel = write(tmp_path / "x.whl", zip_of(**{"../../outside.so": host_library(fat)}))
+    scratch = tmp_path / "a" / "b" / "scratch"
+    scratch.mkdir(parents=True)
+    before = {p for p in tmp_path.rglob("*") if scratch not in p.parents}
+    cubins, errors = containers.unpack(wheel, scratch)
+    assert (len(cubins), errors) == (2, [])
+    assert all(scratch in c.path.resolve().parents for c in cubins)
+    assert {p for p in tmp_path.rglob("*") if scratch not in p.parents} == before
+
+
+FORWARD = (
+    "cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
+    "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<2>, cute::C<1>, cute::C<1> >, "
+    "cute::tuple<cute::C<128>, cute::C<176>, cute::C<64> >, 256, cutlass::half_t, float, cutlass::arch::Sm90,"
+    " false, true, false, true, false, true, false, true, false, true, false, true>, "
+    "flash::CollectiveEpilogueFwd<cute::tuple<cute::C<128> > > > >"
+)
+
+
+def test_flash_name_gives_its_template_arguments():
+    kernel = flash_names.parse(FORWARD)
+    assert kernel == flash_names.FlashKernel(
+        direction="forward", dtype="fp16", head_dim=64, head_dim_v=256, tile_m=128, tile_n=176, cluster_m=2,
+        causal=False, local=True, softcap=False, varlen=True, paged_cp_async=False, append=True, has_qv=False,
+        p_in_registers=True, overlap=False, pack_gqa=True, split=False, v_colmajor=True,
+    )  # fmt: skip
+    assert (
+        kernel.label == "forward fp16 head dim 64, tile 128 x 176, cluster 2, local, varlen, append, PackGQA"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["k", "", FORWARD.replace("half_t", "int4"), FORWARD[:200], FORWARD.replace("true", "maybe")]
+)
+def test_other_names_are_left_alone(name):
+    assert flash_names.parse(name) is None
+
+
+def test_demangling():
+    assert flash_names.demangle("_ZN5flash6kernelILi3EEEvPi") == "flash::kernel<3>"
+    assert flash_names.demangle("plain_c") == "plain_c"
+    assert flash_names.demangle("_Zbroken") == "_Zbroken"
