@@ -162,7 +162,9 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = CACHE) ->
     _require_arch(arch)
     ptx = render(spec, arch)
     sources = [ptx, spec.name, arch, json.dumps(toolchain())]
-    sources += [(PACKAGE / name).read_text() for name in ("kernels.py", "mechanisms.py", "assemble.py", "sass.py")]
+    sources += [
+        (PACKAGE / name).read_text() for name in ("kernels.py", "mechanisms.py", "assemble.py", "sass.py")
+    ]
     key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
     entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")

@@ -137,10 +137,11 @@ def fill() -> tuple[Callable, types.Type]:
     """
 
     def kernel(words, count, seed):
-        stride = cuda.gridsize(1)
-        for index in range(cuda.grid(1), count, stride):
-            word = (types.uint32(index) ^ seed) * types.uint32(0x9E3779B1)
-            word = types.uint32(word ^ (word >> types.uint32(15))) * types.uint32(0x85EBCA77)
-            words[index] = types.uint32(word ^ (word >> types.uint32(13)))
+        # Numba widens 32-bit arithmetic to 64 bits: masked, as NumPy's stays in 32.
+        mask = types.uint64(0xFFFFFFFF)
+        for index in range(cuda.grid(1), count, cuda.gridsize(1)):
+            word = (types.uint64(index) ^ types.uint64(seed)) * types.uint64(0x9E3779B1) & mask
+            word = (word ^ (word >> types.uint64(15))) * types.uint64(0x85EBCA77) & mask
+            words[index] = types.uint32(word ^ (word >> types.uint64(13)))
 
     return kernel, types.void(U32_POINTER, types.int64, types.uint32)

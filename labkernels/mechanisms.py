@@ -81,12 +81,12 @@ MECHANISMS = {
             "ldg",
             "ld.global → st.shared",
             {
-                "stream": ({"chunks": CHUNKS},),
+                "stream": ({"chunks": CHUNKS, "policy": ("cg", "nc", "L1::no_allocate")},),
                 "chase": (
-                    {"destination": ("register",), "chunks": (1,)},
-                    {"destination": ("shared",), "chunks": (1, 4)},
+                    {"destination": ("register",), "chunks": (1,), "policy": ("cg", "nc", "L1::no_allocate")},
+                    {"destination": ("shared",), "chunks": (1, 4), "policy": ("cg",)},
                 ),
-                "issue": ({"chunks": (1, 4, 16)},),
+                "issue": ({"chunks": (1, 4, 16), "policy": ("cg",)},),
             },
         ),
         Mechanism(

@@ -64,7 +64,9 @@ class Monitor:
 def summarize_samples(text: str) -> dict[str, Any]:
     """Columns of the run table from nvidia-smi's CSV lines; a line cut short is left out."""
     lines = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(SAMPLED)]
-    clocks, memory, power, temperature = ([*map(_number, column)] for column in [*zip(*lines, strict=True)][:4] or [[]] * 4)
+    clocks, memory, power, temperature = (
+        [*map(_number, column)] for column in [*zip(*lines, strict=True)][:4] or [[]] * 4
+    )
     reasons = 0
     for row in lines:
         reasons |= int(row[4], 16) if row[4].startswith("0x") else 0
@@ -76,7 +78,9 @@ def summarize_samples(text: str) -> dict[str, Any]:
         "power_w_median": _over(statistics.median, power),
         "power_w_max": _over(max, power),
         "temperature_c_max": _over(max, temperature),
-        "throttle_reasons": ";".join(name for bit, name in REASONS.items() if reasons & bit and name != "idle"),
+        "throttle_reasons": ";".join(
+            name for bit, name in REASONS.items() if reasons & bit and name != "idle"
+        ),
     }
 
 
@@ -119,7 +123,10 @@ def commit() -> dict[str, Any]:
         return {"commit": given, "dirty": False}
     try:
         head = _git("rev-parse", "HEAD")
-        return {"commit": head, "dirty": bool(_git("status", "--porcelain", "--", ":!data"))}
+        return {
+            "commit": head,
+            "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", "labkernels")),
+        }
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
 

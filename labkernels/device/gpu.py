@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, launch
+from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOptions, launch
 
 from labkernels.assemble import Kernel
 
@@ -57,7 +57,7 @@ class Buffer:
     """Device memory from cuMemAlloc, freed with the object. `address` is its device address as an integer."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
+        self.nbytes, self.address = nbytes, 0
         self.address = int(_check(driver.cuMemAlloc(nbytes)))
 
     def write(self, array: np.ndarray, offset_bytes: int = 0) -> Self:
@@ -138,7 +138,9 @@ class Program:
             ValueError: the blocks do not fill whole clusters.
         """
         if blocks % cluster:
-            raise ValueError(f"{blocks} blocks are not a multiple of cluster {cluster}: launch whole clusters")
+            raise ValueError(
+                f"{blocks} blocks are not a multiple of cluster {cluster}: launch whole clusters"
+            )
         if cluster == 1:
             return LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
         return LaunchConfig(grid=blocks // cluster, cluster=cluster, block=threads, shmem_size=shared_bytes)
@@ -168,7 +170,8 @@ class Gpu:
 
     def __init__(self) -> None:
         self.device = _open()
-        self.stream = self.device.create_stream()
+        # A blocking stream: copies and memsets, which go to the default stream, are ordered with its launches.
+        self.stream = self.device.create_stream(options=StreamOptions(nonblocking=False))
         self._programs: dict[str, Program] = {}
 
     @cached_property

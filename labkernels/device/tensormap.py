@@ -42,7 +42,8 @@ def encode(operand: Operand, address: int) -> np.ndarray:
             operand.rank,
             address,
             [long(extent) for extent in operand.shape],
-            [long(stride) for stride in operand.strides_bytes],
+            [long(stride) for stride in operand.strides_bytes]
+            or [long(16)],  # not read at rank 1, but not NULL
             [short(side) for side in operand.tile],
             [short(1)] * operand.rank,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

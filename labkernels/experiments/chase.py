@@ -14,7 +14,9 @@ MAX_THREADS = 1024
 LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
 
 
-def transfer_operand(transfer_bytes: int, slots: int, slot_stride_bytes: int, rank: int, ring: Ring) -> Operand:
+def transfer_operand(
+    transfer_bytes: int, slots: int, slot_stride_bytes: int, rank: int, ring: Ring
+) -> Operand:
     """Memory seen as `slots` slots, each holding one dense transfer, as a tensor of the given rank.
 
     The box covers all dimensions but the last, along which slots follow each other.
@@ -45,7 +47,9 @@ class Chain:
 
     def __init__(self, memory: Buffer, slots: int, slot_stride_bytes: int, seed: int) -> None:
         if (needed := slots * slot_stride_bytes) > memory.nbytes:
-            raise ValueError(f"{slots} slots need {needed} bytes, the buffer has {memory.nbytes}: give fewer slots")
+            raise ValueError(
+                f"{slots} slots need {needed} bytes, the buffer has {memory.nbytes}: give fewer slots"
+            )
         self.memory, self.slots, self.stride = memory, slots, slot_stride_bytes
         self.order = np.random.default_rng(seed).permutation(slots)
         self.first_offset = int(self.order[0]) * slot_stride_bytes
@@ -135,7 +139,14 @@ class Train:
         self._map = None
         if spec.mechanism == "tma_tile":
             slots = memory.nbytes // transfer_bytes
-            self._map = place(transfer_operand(transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)), memory.address)
+            operand = transfer_operand(
+                transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)
+            )
+            if operand.slot_bytes != transfer_bytes:
+                raise ValueError(
+                    f"{spec.name}: slots are {operand.slot_bytes} bytes apart; transfer a multiple of 128"
+                )
+            self._map = place(operand, memory.address)
         self._statuses = Buffer(4).set_bytes(0)
 
     def cycles(self, train: int, repeats: int) -> np.ndarray:
@@ -153,7 +164,9 @@ class Train:
                 f"limit is {limit}; give a train of {(limit - 1024) // self.transfer_bytes}"
             )
         if (needed := train * repeats * self.transfer_bytes) > self.memory.nbytes:
-            raise ValueError(f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats")
+            raise ValueError(
+                f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
+            )
         self.program.allow(shared_bytes)
         with Buffer(8 * repeats) as log:
             log.set_bytes(0xFF)

@@ -236,7 +236,10 @@ class Stream:
         """Compare what the threads of a few blocks read during the last launch; cheap, for timed launches."""
         threads = self.configuration.operand.ring.threads
         chosen = np.random.default_rng(self.seed).choice(self.blocks, blocks, replace=False)
-        readers = min(CONSUMER_THREADS if is_warp_specialized(self.configuration.spec) else threads, self._tile_words // 4)
+        readers = min(
+            CONSUMER_THREADS if is_warp_specialized(self.configuration.spec) else threads,
+            self._tile_words // 4,
+        )
         expected = self.expected_words(chosen, tiles, np.arange(readers) * 4).sum(axis=1, dtype=np.uint32)
         sums = self._sums.read(np.uint32).reshape(self.blocks, threads)[chosen, :readers]
         if not np.array_equal(sums, expected):
