@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from labkernels import catalog, sass
+from labkernels import catalog, sass, source_rules
 from labkernels.store.schema import load_package
 
 TABLES = load_package(catalog.CATALOG / "datapackage.json")
@@ -42,7 +42,7 @@ def test_census_holds_every_attention_kernel_once(kernels):
     assert set(kernels.arch) == {"sm_90a"}
 
 
-@pytest.mark.parametrize("rule", catalog.RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", source_rules.RULES, ids=lambda rule: rule.id)
 def test_source_rule_holds_for_every_kernel(kernels, rule):
     spoken_of = kernels[rule.applies(kernels)]
     assert len(spoken_of)
@@ -73,7 +73,7 @@ REFUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("rule", catalog.RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", source_rules.RULES, ids=lambda rule: rule.id)
 def test_source_rule_can_be_refuted(kernels, rule):
     false = kernels[rule.applies(kernels)].assign(**REFUTATIONS[rule.id])
     assert not rule.holds(false).any()
@@ -152,6 +152,23 @@ def test_source_catalog_and_compiled_code_name_the_same_mechanisms(kernels, oper
         used = {m for m in sass.MECHANISMS if kernels[kernels.direction == direction][m].any()}
         listed = set(flash[flash.kernel.isin(family)].mechanism.dropna()) - {"atomic"}
         assert used == listed
+
+
+@pytest.mark.parametrize("reading", catalog.READINGS, ids=lambda reading: reading.sentence)
+def test_reading_is_a_tendency_with_its_counter_examples(operands, reading):
+    row = catalog.counter_examples(operands).set_index("sentence").loc[reading.sentence]
+    spoken_of = operands.query(reading.scope)
+    assert row.follow + row.contradict == len(spoken_of)
+    assert row.follow
+    assert bool(row.examples) == bool(row.contradict)
+
+
+def test_verdicts_count_exceptions(kernels):
+    good = source_rules.verdicts(kernels)
+    assert not good.exceptions.any()
+    assert good.kernels.all()
+    bad = source_rules.verdicts(kernels.assign(tma_multicast=1)).set_index("id")
+    assert bad.exceptions["no_multicast_in_serving"] == bad.kernels["no_multicast_in_serving"]
 
 
 def test_descriptor_is_for_every_file():
