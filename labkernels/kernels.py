@@ -23,7 +23,7 @@ STREAM = types.int64(
     types.int64,  # chunk_step
     types.uint64,  # dump
 )
-CHASE = types.int64(types.uint64, types.int64, types.int32, types.int32, types.uint64)
+CHASE = types.int64(types.uint64, types.int64, types.int32, types.int32, types.uint64, types.uint64)
 ISSUE = types.int64(types.uint64, types.int32, types.int32, types.int32, types.uint64)
 
 
@@ -104,29 +104,34 @@ def chase(function: str) -> tuple[Callable, types.Type]:
     """One block follows a chain of dependent transfers.
 
     Returns:
-        The kernel, of (source, first, steps, transfer_bytes, log, statuses), and its signature. `log` is the address
-        of `steps` 32-bit cycle counts.
+        The kernel, of (source, first, steps, transfer_bytes, log, dump, statuses), and its signature. `log` is the
+        address of `steps` 32-bit cycle counts, `dump` 0 or the address of `transfer_bytes` bytes.
     """
-    return _single_block(cuda.declare_device(function, CHASE, abi="c"), CHASE)
+    call = cuda.declare_device(function, CHASE, abi="c")
+
+    def kernel(source, first, steps, transfer_bytes, log, dump, statuses):
+        result = call(source, first, steps, transfer_bytes, log, dump)
+        if result >> 32:
+            statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
+
+    return kernel, types.void(*CHASE.args, U32_POINTER)
 
 
 def issue(function: str) -> tuple[Callable, types.Type]:
     """One warp hands over trains of transfers.
 
     Returns:
-        The kernel, of (source, train, repeats, transfer_bytes, log, statuses), and its signature. `log` is the
-        address of `repeats` pairs of 32-bit cycle counts: until handed over, until arrived.
+        The kernel, of (source, train, repeats, transfer_bytes, log, statuses), and its signature. `log` is
+        the address of `repeats` pairs of 32-bit cycle counts: until handed over, until arrived.
     """
-    return _single_block(cuda.declare_device(function, ISSUE, abi="c"), ISSUE)
+    call = cuda.declare_device(function, ISSUE, abi="c")
 
-
-def _single_block(call: Callable, inner: types.Type) -> tuple[Callable, types.Type]:
-    def kernel(source, first, count, transfer_bytes, log, statuses):
-        result = call(source, first, count, transfer_bytes, log)
+    def kernel(source, train, repeats, transfer_bytes, log, statuses):
+        result = call(source, train, repeats, transfer_bytes, log)
         if result >> 32:
             statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
 
-    return kernel, types.void(*inner.args, U32_POINTER)
+    return kernel, types.void(*ISSUE.args, U32_POINTER)
 
 
 def fill() -> tuple[Callable, types.Type]:

@@ -72,6 +72,7 @@ class Mechanism:
 
 
 CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
+POLICIES = ("nc", "cg", "L1::no_allocate")  # modifiers of ld.global
 DEPTHS = (1, 2, 4, 8)  # cp.async.wait_group takes an immediate
 
 MECHANISMS = {
@@ -81,12 +82,12 @@ MECHANISMS = {
             "ldg",
             "ld.global → st.shared",
             {
-                "stream": ({"chunks": CHUNKS, "policy": ("cg", "nc", "L1::no_allocate")},),
+                "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
                 "chase": (
-                    {"destination": ("register",), "chunks": (1,), "policy": ("cg", "nc", "L1::no_allocate")},
-                    {"destination": ("shared",), "chunks": (1, 4), "policy": ("cg",)},
+                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
+                    {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
                 ),
-                "issue": ({"chunks": (1, 4, 16), "policy": ("cg",)},),
+                "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
             },
         ),
         Mechanism(
@@ -97,7 +98,7 @@ MECHANISMS = {
                     {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
                     {"completion": ("mbarrier",), "chunks": CHUNKS},
                 ),
-                "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4)},),
+                "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
                 "issue": ({},),
             },
         ),

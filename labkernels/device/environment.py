@@ -105,6 +105,18 @@ def describe(gpu: Gpu) -> dict[str, Any]:
     }
 
 
+def sm_clock_mhz() -> float:
+    """SM clock now, in MHz; meant for right after a kernel, while the clock is still up.
+
+    Raises:
+        RuntimeError: nvidia-smi does not tell.
+    """
+    clock = _number(_smi("clocks.sm") or "")
+    if clock is None:
+        raise RuntimeError("nvidia-smi does not tell the SM clock, so that cycles have no length in ns")
+    return clock
+
+
 def started() -> str:
     """Now, as the run table writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -138,7 +150,7 @@ def _git(*arguments: str) -> str:
 
 
 def _smi(field: str) -> str | None:
-    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader", "--id=0"]
+    query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0"]
     try:
         return subprocess.run(query, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):

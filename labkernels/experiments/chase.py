@@ -5,12 +5,15 @@ import numpy as np
 from labkernels.assemble import assemble
 from labkernels.device import Buffer, Gpu
 from labkernels.device.tensormap import place
+from labkernels.experiments.stream import POISON, WrongBytes
 from labkernels.legality import require_legal
 from labkernels.mechanisms import KernelSpec
 from labkernels.operand import Operand, Ring
 
 WARP = 32
 MAX_THREADS = 1024
+LARGEST_EXPECTATION_BYTES = (1 << 20) - 1  # of an mbarrier's transaction count
+SLOTS_BYTES = 1 << 17  # a train's slots start over after this many bytes
 LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
 
 
@@ -84,7 +87,8 @@ class Chase:
         constants = dict(spec.constants)
         is_tile = spec.mechanism == "tma_tile"
         chunks = constants.get("chunks", 1)
-        elected = spec.mechanism.startswith("tma") or constants.get("destination") == "register"
+        self._to_register = constants.get("destination") == "register"
+        elected = spec.mechanism.startswith("tma") or self._to_register
         self.threads = WARP if elected else max(WARP, transfer_bytes // (16 * chunks))
         if self.threads > MAX_THREADS:
             raise ValueError(
@@ -95,7 +99,7 @@ class Chase:
         operand = transfer_operand(transfer_bytes, chain.slots, chain.stride, constants.get("rank", 2), ring)
         require_legal(operand, spec.mechanism)
         coordinate_bytes = operand.strides_bytes[-1] if operand.strides_bytes else operand.element_bytes
-        chain.link(coordinate_bytes)
+        self._coordinate_bytes = coordinate_bytes
         self.kernel = assemble(spec, gpu.facts.arch)
         self.program = gpu.load(self.kernel)
         shared_bytes = 2 * max(transfer_bytes, 128) + 1024
@@ -107,7 +111,33 @@ class Chase:
         self._log = Buffer(4 * chain.slots)
         self._statuses = Buffer(4).set_bytes(0)
 
-    def cycles(self, steps: int | None = None) -> np.ndarray:
+    def link(self) -> None:
+        """Write the chain's links, in the coordinates of this kernel; the first 16 bytes of each slot."""
+        self.chain.link(self._coordinate_bytes)
+
+    def check(self) -> None:
+        """Follow the chain once and compare the bytes of the last transfer with the memory they came from.
+
+        A chain that went astray once would not end in its last slot.
+
+        Raises:
+            WrongBytes: the last slot is not in shared memory as it is in global memory.
+            StalledWait: a transfer never arrived.
+        """
+        nbytes = 8 if self._to_register else self.transfer_bytes
+        self.link()
+        with Buffer(self.transfer_bytes) as dump:
+            dump.set_bytes(POISON)
+            self.cycles(dump=dump.address)
+            arrived = dump.read(np.uint8, nbytes)
+        expected = self.chain.memory.read(np.uint8, nbytes, int(self.chain.order[-1]) * self.chain.stride)
+        if not np.array_equal(arrived, expected):
+            wrong = int(np.flatnonzero(arrived != expected)[0])
+            raise WrongBytes(
+                f"{self.spec.name}: byte {wrong} of the last of {self.chain.slots} transfers is wrong"
+            )
+
+    def cycles(self, steps: int | None = None, dump: int = 0) -> np.ndarray:
         """Follow the chain; SM cycles of each step, in the order of `chain.order`.
 
         Raises:
@@ -122,6 +152,7 @@ class Chase:
             np.int32(steps),
             np.int32(self.transfer_bytes),
             np.uint64(self._log.address),
+            np.uint64(dump),
             np.uint64(self._statuses.address),
         )
         self.gpu.require_arrived(self.spec.name, self._statuses, 1)
@@ -156,13 +187,12 @@ class Train:
             ValueError: the train does not fit shared memory or the buffer.
             StalledWait: a transfer never arrived.
         """
-        shared_bytes = train * self.transfer_bytes + 1024
-        limit = self.gpu.facts.shared_bytes_per_block - 1024
-        if shared_bytes > limit:
+        if (expected := train * self.transfer_bytes) > LARGEST_EXPECTATION_BYTES:
             raise ValueError(
-                f"{train} transfers of {self.transfer_bytes} bytes take {shared_bytes} bytes of shared memory, the "
-                f"limit is {limit}; give a train of {(limit - 1024) // self.transfer_bytes}"
+                f"{train} transfers of {self.transfer_bytes} bytes are {expected}, one barrier phase counts at most "
+                f"{LARGEST_EXPECTATION_BYTES}; give a train of {LARGEST_EXPECTATION_BYTES // self.transfer_bytes}"
             )
+        shared_bytes = min(expected, SLOTS_BYTES) + self.transfer_bytes + 1024
         if (needed := train * repeats * self.transfer_bytes) > self.memory.nbytes:
             raise ValueError(
                 f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"

@@ -55,9 +55,10 @@ class Configuration:
 
     @property
     def variant(self) -> str:
-        """What tells kernels of one mechanism apart: `group`, `mbarrier`, `2d`, or nothing."""
+        """What tells kernels of one mechanism apart: `group`, `mbarrier`, `nc`, `2d`, or nothing."""
         constants = dict(self.spec.constants)
-        return str(constants.get("completion") or (f"{constants['rank']}d" if "rank" in constants else ""))
+        rank = f"{constants['rank']}d" if "rank" in constants else ""
+        return str(constants.get("completion") or constants.get("policy") or rank)
 
     def require_runnable(self) -> None:
         """Check the operand and the fit of threads and tile, before anything is launched.
@@ -163,6 +164,12 @@ class Stream:
     def resident_ctas_per_sm(self) -> int:
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
         return self.program.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Memory that the walk covers before it starts again."""
+        operand = self.configuration.operand
+        return operand.shape[-1] * (operand.strides_bytes[-1] if operand.rank > 1 else operand.element_bytes)
 
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all."""

@@ -1,0 +1,24 @@
+"""One module per question: parameters, plan, measure."""
+
+from importlib import import_module
+
+from labkernels.experiments.base import Experiment
+
+#: Experiment name -> module of this package that defines it as `EXPERIMENT`.
+MODULES = {
+    "latency": "latency",
+    "issue": "issue",
+    "throughput": "throughput",
+    "row_shape": "row_shape",
+}
+
+
+def experiment(name: str) -> Experiment:
+    """An experiment by its name; its module is imported only now.
+
+    Raises:
+        ValueError: there is none; the message lists those there are.
+    """
+    if name not in MODULES:
+        raise ValueError(f"no experiment {name!r}; choose one of {', '.join(MODULES)}")
+    return import_module(f"labkernels.experiments.{MODULES[name]}").EXPERIMENT
