@@ -116,6 +116,7 @@ class Program:
     name: str
     code: ObjectCode
     entry: str
+    _shared_bytes: int = 0
 
     @cached_property
     def _kernel(self):  # noqa: ANN202 - cuda.core's Kernel
@@ -124,7 +125,8 @@ class Program:
     def allow(self, shared_bytes: int, cluster: int = 1) -> None:
         """Raise the kernel's dynamic shared memory limit, and permit clusters above the portable 8."""
         attribute = driver.CUfunction_attribute
-        wanted = {attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: shared_bytes}
+        self._shared_bytes = max(self._shared_bytes, shared_bytes)  # other configurations share the kernel
+        wanted = {attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: self._shared_bytes}
         if cluster > 8:
             wanted[attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1
         for name, value in wanted.items():
