@@ -81,6 +81,12 @@ READINGS = (
         _TMA_LOAD,
     ),
     Reading(
+        "alignment",
+        "Alignment below 16 bytes rules TMA out.",
+        "direction == 'load' and alignment_bytes < 16",
+        "mechanism in ['cp_async', 'ldg']",
+    ),
+    Reading(
         "reuse across CTAs",
         "A tile that several CTAs read is multicast.",
         "direction == 'load' and reuse == 'across_ctas' and consumer == 'shared'",
@@ -140,15 +146,15 @@ def counter_examples(operands: pd.DataFrame) -> pd.DataFrame:
     for reading in READINGS:
         spoken_of = operands.query(reading.scope)
         against = spoken_of.drop(spoken_of.query(reading.expected).index)
-        named = against.operand + " by " + against.mechanism
-        groups = named.groupby(against.system, sort=False).unique()
+        names = against.groupby(["system", "mechanism"], sort=False).operand.unique()
+        examples = [f"{system}: {', '.join(found)} by {by}" for (system, by), found in names.items()]
         rows.append(
             {
                 "feature": reading.feature,
                 "sentence": reading.sentence,
                 "follow": len(spoken_of) - len(against),
                 "contradict": len(against),
-                "examples": "; ".join(f"{system}: {', '.join(names)}" for system, names in groups.items()),
+                "examples": "; ".join(examples),
             }
         )
     return pd.DataFrame(rows)
