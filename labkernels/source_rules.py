@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from labkernels.dispatch import fa3
+
 Check = Callable[[pd.DataFrame], pd.Series]
 
 
@@ -48,12 +50,23 @@ def verdicts(kernels: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _keys_per_tile(k: pd.DataFrame) -> pd.Series:
-    """Keys in the tile that `tile_size.h` gives a forward kernel of head dim 128."""
-    masked = k["causal"] | k["local"]
-    keys = (masked | k["paged_cp_async"]).map({True: 128, False: 176})
-    fp8 = (k["v_colmajor"] | (k["softcap"] & k["local"])).map({True: 192, False: 224})
-    return keys.where(k["dtype"] != "fp8", fp8.where(~k["paged_cp_async"], 160))
+def _dispatched_tile(k: pd.DataFrame) -> pd.Series:
+    tiles = [
+        fa3(
+            dtype=row["dtype"],
+            head_dim=row["head_dim"],
+            head_dim_v=row["head_dim_v"],
+            causal=row["causal"],
+            local=row["local"],
+            softcap=row["softcap"],
+            heads=1,
+            kv_heads=1,
+            seqlen_q=1024,
+            page_size=1 if row["paged_cp_async"] else None,
+        )
+        for row in k.to_dict("records")
+    ]
+    return pd.Series([(tile.tile_m, tile.tile_n) for tile in tiles], index=k.index)
 
 
 def _every_opcode(prefix: str, modifier: str) -> Check:
@@ -147,8 +160,8 @@ RULES = (
         "tile_table",
         "Tiles are as in tile_size.h: 16-bit 128 x 176, masked or gathered 128 x 128; fp8 up to 128 x 224.",
         "hopper/tile_size.h 10-52",
-        lambda k: _forward(k) & (k.head_dim == 128),
-        lambda k: (k.tile_m == 128) & (k.tile_n == _keys_per_tile(k)),
+        _forward,
+        lambda k: _dispatched_tile(k) == pd.Series(zip(k.tile_m, k.tile_n, strict=True), index=k.index),
     ),
     SourceRule(
         "no_power_of_two_page",

@@ -19,7 +19,7 @@ _STYLE = """
 .lab-table .lab-table-filters[hidden] { display: none; }
 .lab-table select, .lab-table input { max-width: 11rem; color: inherit; background: transparent; }
 .lab-table option { color: #000; background: #fff; }
-html[data-theme="dark"] .bd-content div.cell_output .text_html:has(.lab-table) {
+html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-table) {
   background: transparent; color: inherit; padding: 0;
 }
 @media print {

@@ -8,7 +8,8 @@ import zipfile
 import ptx_samples as ptx
 import pytest
 
-from labkernels import census, containers, flash_names, sass
+from labkernels import census, containers, flash_names, mechanisms, sass
+from labkernels.assemble import assemble
 
 
 def run(capsys, *arguments):
@@ -163,6 +164,18 @@ def test_reading_names_ranks_widths_and_other_ctas(tmp_path):
         "loads by TMA multicast (2D), cp.async (16 B), ld.global; stores by TMA store (2D); "
         "stores to other CTAs of the cluster"
     )
+
+
+@pytest.mark.parametrize("mechanism", mechanisms.MECHANISMS)
+def test_kernels_of_the_project_read_as_the_registry_promises(tmp_path, mechanism):
+    protocols = {spec.protocol: spec for spec in mechanisms.kernels(mechanism)}
+    for spec in protocols.values():
+        path = write(tmp_path / f"{spec.protocol}.cubin", assemble(spec, "sm_90a", tmp_path).cubin)
+        (kernel,), errors = census.census([path])
+        assert not errors
+        loads = {name for name, _ in kernel.mechanisms} & mechanisms.LOAD_OPCODES.keys()
+        assert mechanism in dict(kernel.mechanisms)
+        assert loads <= {mechanism}
 
 
 def zip_of(**members):
