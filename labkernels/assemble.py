@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import jinja2
@@ -25,6 +25,10 @@ CACHE = PACKAGE.parent / ".cache" / "kernels"
 
 #: Threads at the start of a block that copy nothing: the consumer warp of a warp-specialized ring.
 CONSUMER_THREADS = 32
+
+
+#: Module that holds the Numba side of a protocol, where that is not `kernels`.
+NUMBA_SIDES = {"gather": "kernels_paged"}
 
 
 class AssemblyError(RuntimeError):
@@ -130,11 +134,14 @@ def link(modules: Iterable[str], arch: str, max_registers: int | None = None) ->
 
 
 def _numba_side(spec: KernelSpec, arch: str, entry: str) -> str:
-    from labkernels import kernels
-
-    consumers = CONSUMER_THREADS if is_warp_specialized(spec) else 0
-    arguments = (spec.function, consumers) if spec.protocol == "stream" else (spec.function,)
-    return numba_ptx(getattr(kernels, spec.protocol), arguments, arch, entry)
+    constants = dict(spec.constants)
+    module = import_module(f"labkernels.{NUMBA_SIDES.get(spec.protocol, 'kernels')}")
+    arguments = {
+        "stream": (CONSUMER_THREADS if is_warp_specialized(spec) else 0,),
+        "gather": (constants.get("tile_rows"), constants.get("row_bytes")),
+    }
+    factory = getattr(module, spec.protocol)
+    return numba_ptx(factory, (spec.function, *arguments.get(spec.protocol, ())), arch, entry)
 
 
 @cache
@@ -162,9 +169,8 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = CACHE) ->
     _require_arch(arch)
     ptx = render(spec, arch)
     sources = [ptx, spec.name, arch, json.dumps(toolchain())]
-    sources += [
-        (PACKAGE / name).read_text() for name in ("kernels.py", "mechanisms.py", "assemble.py", "sass.py")
-    ]
+    files = (*sorted(PACKAGE.glob("kernels*.py")), *(PACKAGE / f"{name}.py" for name in ("assemble", "sass")))
+    sources += [file.read_text() for file in files] + [str(spec.max_registers)]
     key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
     entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")

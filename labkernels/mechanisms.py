@@ -16,8 +16,8 @@ class KernelSpec:
 
     Attributes:
         mechanism: name in the book's vocabulary; also the file `ptx/<mechanism>.ptx`.
-        protocol: `stream` (many transfers in flight), `chase` (one dependent transfer at a time) or `issue`
-            (a train of transfers handed over).
+        protocol: `stream` (many transfers in flight), `gather` (the same through a page table), `chase` (one
+            dependent transfer at a time) or `issue` (a train of transfers handed over).
         constants: compile-time constants, sorted by name.
     """
 
@@ -40,8 +40,11 @@ class KernelSpec:
     def max_registers(self) -> int:
         """Registers per thread given to the linker: few enough for 512 threads and more on an SM, no spill in a loop.
 
-        `ldg` holds two tiles' worth of 16-byte pieces in registers, the others none.
+        `ldg` holds two tiles' worth of 16-byte pieces in registers, the others none; a gather beside tensor
+        cores fills the SM with one block of 384 threads.
         """
+        if dict(self.constants).get("compute") == "wgmma":
+            return 168
         chunks = dict(self.constants).get("chunks", 1) if self.mechanism == "ldg" else 0
         return {0: 64, 1: 64, 2: 64, 4: 80, 8: 128, 16: 128}[chunks]
 
@@ -52,8 +55,9 @@ class KernelSpec:
 
     @property
     def forbidden_opcodes(self) -> frozenset[str]:
-        """The SASS opcodes of all other load mechanisms."""
-        return frozenset(LOAD_OPCODES.values()) - {self.required_opcode}
+        """The SASS opcodes of all other load mechanisms; a gather may read its page table by LDG."""
+        allowed = {self.required_opcode} | ({"LDG"} if self.protocol == "gather" else set())
+        return frozenset(LOAD_OPCODES.values()) - allowed
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,18 @@ class Mechanism:
 CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
 POLICIES = ("nc", "cg", "L1::no_allocate")  # modifiers of ld.global
 DEPTHS = (1, 2, 4, 8)  # cp.async.wait_group takes an immediate
+
+#: Rows, and bytes of a row, of attention's K/V tiles: head dims 64 to 256 in one and two bytes, and MLA's 576.
+GATHER_SHAPES = (
+    (128, 64), (128, 96), (128, 128), (128, 192), (128, 256), (128, 384), (64, 512), (64, 576), (64, 1152),
+)  # fmt: skip
+WGMMA_SHAPE = (128, 256)  # head dim 128 in bf16
+
+
+def _gathers(**axes: tuple[str, ...]) -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
+    shapes = (WGMMA_SHAPE,) if axes.get("compute") == ("wgmma",) else GATHER_SHAPES
+    return tuple({"tile_rows": (rows,), "row_bytes": (row,), **axes} for rows, row in shapes)
+
 
 MECHANISMS = {
     mechanism.name: mechanism
@@ -98,6 +114,7 @@ MECHANISMS = {
                     {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
                     {"completion": ("mbarrier",), "chunks": CHUNKS},
                 ),
+                "gather": _gathers(compute=("none",)) + _gathers(compute=("wgmma",)),
                 "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
                 "issue": ({},),
             },
@@ -107,6 +124,7 @@ MECHANISMS = {
             "TMA bulk (1-D)",
             {
                 "stream": ({"excess_bytes": (0, 16)},),
+                "gather": _gathers(),
                 "chase": ({"wait": ("try_wait", "test_wait")},),
                 "issue": ({},),
             },
@@ -116,6 +134,8 @@ MECHANISMS = {
             "TMA tensor tile",
             {
                 "stream": ({"rank": (1, 2, 3, 4, 5)},),
+                "gather": _gathers(compute=("none",), table=("global", "none"))
+                + _gathers(compute=("wgmma",), table=("global", "none")),
                 "chase": ({"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},),
                 "issue": ({"rank": (2,)},),
             },
