@@ -40,6 +40,8 @@ FEATURES = (
 )
 """What else a census reports: accesses of unknown address space, atomics, cluster traffic, prefetches."""
 
+FIRST_WITH_CLUSTERS = 90
+
 MEMORY_LIMIT_KIB = 4 << 20
 TIME_LIMIT_S = 30
 TIME_LIMIT_S_PER_BYTE = 2e-6
@@ -71,10 +73,19 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Function:
-    """One function of a cubin: `entry` marks a kernel, `labels` maps branch labels to addresses."""
+    """One function of a cubin.
+
+    Attributes:
+        name: Linker name.
+        entry: Whether it is a kernel.
+        sm: Architecture as a number, 90 for sm_90a.
+        instructions: In code order.
+        labels: Address of each branch label.
+    """
 
     name: str
     entry: bool
+    sm: int
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
 
@@ -142,6 +153,8 @@ class Function:
 
     def _mechanism(self, position: int) -> str | None:
         instruction = self.instructions[position]
+        if self.sm < FIRST_WITH_CLUSTERS:
+            return mechanism(instruction.opcode)
         name = mechanism(instruction.opcode, instruction.operands)
         if name in _THROUGH_MAPPED_POINTER and self._address_is_mapped(position):
             return _THROUGH_MAPPED_POINTER[name]
@@ -214,7 +227,7 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
 
     Args:
         opcode: With its modifiers, as in `UBLKCP.S.G`.
-        operands: Decide whether LD, ST and ATOM go through the shared window of a cluster.
+        operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster.
     """
     base, *modifiers = opcode.split(".")
     if base == "UTMALDG":
@@ -327,10 +340,13 @@ def reachable(functions: dict[str, Function], name: str) -> list[Function]:
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@\S+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?$")
 _LABEL = re.compile(r"(\S+):$")
 _TYPE = re.compile(r"\s*\.type\s+(.+),@function$")
+_ARCH = re.compile(r"EF_CUDA_SM(\d+)|^\s*\.target\s+sm_(\d+)", re.MULTILINE)
 _ENTRY = re.compile(r"\s*\.other\s+(.+),@\"STO_CUDA_ENTRY")
 
 
 def _parse(text: str) -> dict[str, Function]:
+    arch = _ARCH.search(text)
+    sm = int(arch[1] or arch[2]) if arch else FIRST_WITH_CLUSTERS
     names: set[str] = set()
     entries: set[str] = set()
     code: dict[str, list[Instruction]] = {}
@@ -353,7 +369,7 @@ def _parse(text: str) -> dict[str, Function]:
         elif match := _ENTRY.match(line):
             entries.add(match[1])
     return {
-        name: Function(name, name in entries, tuple(body), labels)
+        name: Function(name, name in entries, sm, tuple(body), labels)
         for name, body in code.items()
         if name in names
     }

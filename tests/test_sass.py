@@ -17,10 +17,21 @@ def test_one_kernel_per_mechanism(name, arch):
     assert set(mechanisms_of(ptx.kernel([ptx.SAMPLES[name]], arch=arch), arch=arch)) == {name}
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("variant", ptx.VARIANTS)
-def test_other_spellings(variant):
+def test_other_spellings(variant, arch):
     expected, body = ptx.VARIANTS[variant]
-    assert set(mechanisms_of(ptx.kernel([body]))) == {expected}
+    assert set(mechanisms_of(ptx.kernel([body], arch=arch), arch=arch)) == {expected}
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_generic_pointers_are_not_distributed_shared_memory(tmp_path, arch):
+    body = "ld.u32 %r, [%a]; st.u32 [%a + 64], %r; atom.add.u32 %r, [%a + 128], %n;"
+    (tmp_path / "k.ptx").write_text(ptx.kernel([body], arch=arch))
+    sass.run_tool("ptxas", "-arch", arch, "-o", str(tmp_path / "k.cubin"), str(tmp_path / "k.ptx"))
+    function = sass.disassemble(tmp_path / "k.cubin")["k"]
+    assert function.sm == int(arch.removeprefix("sm_"))
+    assert set(function.mechanisms()) == {"generic_load", "generic_store", "atomic"}
 
 
 @pytest.mark.parametrize("name", ptx.SAMPLES)
