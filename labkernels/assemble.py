@@ -28,7 +28,9 @@ CONSUMER_THREADS = 32
 
 
 #: Module that holds the Numba side of a protocol, where that is not `kernels`.
-NUMBA_SIDES = {"gather": "kernels_paged"}
+NUMBA_SIDES = {"gather": "kernels_paged"} | dict.fromkeys(
+    ("ring", "exchange", "pair", "arrival"), "kernels_cluster"
+)
 
 
 class AssemblyError(RuntimeError):
@@ -208,7 +210,7 @@ def _examine(spec: KernelSpec, cubin: bytes) -> dict:
     timed = functions[spec.function]
     opcodes = sum((function.opcodes for function in functions.values()), Counter())
     present = {opcode.partition(".")[0] for opcode in opcodes}
-    if spec.required_opcode not in present:
+    if not any(re.match(rf"(?:{spec.required_opcode})(?:\.|$)", opcode) for opcode in opcodes):
         raise AssemblyError(f"{spec.name}: no {spec.required_opcode} in its machine code")
     if wrong := present & spec.forbidden_opcodes:
         raise AssemblyError(f"{spec.name}: {', '.join(sorted(wrong))} in its machine code")

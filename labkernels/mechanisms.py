@@ -9,6 +9,23 @@ ARCHITECTURES = ("sm_90a", "sm_100a")
 #: Global-to-shared load opcodes (SASS, sm_90 and sm_100). A kernel contains its own mechanism's and no other.
 LOAD_OPCODES = {"ldg": "LDG", "cp_async": "LDGSTS", "tma_bulk": "UBLKCP", "tma_tile": "UTMALDG"}
 
+#: The same inside a cluster, as patterns of opcode and modifiers: what moves data from one CTA to another.
+CLUSTER_OPCODES = {
+    "tma_multicast": r"UTMALDG\.\dD\.MULTICAST",
+    "dsm_load": r"LD\.E",
+    "dsm_store": r"STAS|ST\.E",
+    "dsm_bulk": r"UBLKCP\.S\.S",
+}
+
+#: Loads that kernels of a cluster mechanism contain besides: something brings the tile to the first CTA, and
+#: a tile computed there goes to global memory and back (UBLKCP.G.S) before it can be multicast.
+CARRIERS = {
+    "tma_multicast": {"UTMALDG", "UBLKCP"},
+    "dsm_load": {"UTMALDG"},
+    "dsm_store": set(),
+    "dsm_bulk": {"UTMALDG", "UBLKCP"},
+}
+
 
 @dataclass(frozen=True)
 class KernelSpec:
@@ -50,13 +67,15 @@ class KernelSpec:
 
     @property
     def required_opcode(self) -> str:
-        """The SASS opcode that proves the mechanism."""
-        return LOAD_OPCODES[self.mechanism]
+        """Pattern of the SASS opcode that proves the mechanism, modifiers included where they do."""
+        return (LOAD_OPCODES | CLUSTER_OPCODES)[self.mechanism]
 
     @property
     def forbidden_opcodes(self) -> frozenset[str]:
         """The SASS opcodes of all other load mechanisms; a gather may read its page table by LDG."""
-        allowed = {self.required_opcode} | ({"LDG"} if self.protocol == "gather" else set())
+        allowed = CARRIERS.get(self.mechanism, {self.required_opcode}) | (
+            {"LDG"} if self.protocol == "gather" else set()
+        )
         return frozenset(LOAD_OPCODES.values()) - allowed
 
 
@@ -89,6 +108,23 @@ WGMMA_SHAPE = (128, 256)  # head dim 128 in bf16
 def _gathers(**axes: tuple[str, ...]) -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
     shapes = (WGMMA_SHAPE,) if axes.get("compute") == ("wgmma",) else GATHER_SHAPES
     return tuple({"tile_rows": (rows,), "row_bytes": (row,), **axes} for rows, row in shapes)
+
+
+PRODUCERS = (1, 2, 4)  # warps that issue copies in turn
+HANDOVERS = {"share": ("slices", "leader"), "origin": ("global", "computed")}
+
+
+def _rings(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | str, ...]]:
+    """Multicast rings: the plain one, varied along the given axes."""
+    plain = {
+        "share": ("slices",),
+        "origin": ("global",),
+        "producers": (1,),
+        "arrivers": ("lanes",),
+        "scope": ("default",),
+        "fault": ("none",),
+    }
+    return {**plain, **axes}
 
 
 MECHANISMS = {
@@ -138,7 +174,40 @@ MECHANISMS = {
                 + _gathers(compute=("wgmma",), table=("global", "none")),
                 "chase": ({"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},),
                 "issue": ({"rank": (2,)},),
+                "ring": ({"producers": PRODUCERS},),
+                "arrival": ({},),
             },
+        ),
+        Mechanism(
+            "tma_multicast",
+            "TMA multicast",
+            {
+                "ring": (
+                    _rings({"producers": PRODUCERS}),
+                    _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
+                    _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
+                    _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
+                    _rings({"share": ("leader",), "producers": (1, 2)}),
+                    _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
+                    _rings({"fault": ("missing_expect", "early_exit")}),
+                ),
+                "arrival": ({},),
+            },
+        ),
+        Mechanism(
+            "dsm_load",
+            "ld.shared::cluster",
+            {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
+        ),
+        Mechanism(
+            "dsm_store",
+            "st.async / st.shared::cluster",
+            {"exchange": ({"completion": ("async", "plain")},), "pair": ({},)},
+        ),
+        Mechanism(
+            "dsm_bulk",
+            "cp.async.bulk, CTA → cluster",
+            {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
         ),
     )
 }
