@@ -25,10 +25,22 @@ _SWIZZLES = {
     Swizzle.B64: _SWIZZLE.CU_TENSOR_MAP_SWIZZLE_64B,
     Swizzle.B128: _SWIZZLE.CU_TENSOR_MAP_SWIZZLE_128B,
 }
+_PROMOTION = driver.CUtensorMapL2promotion
+_PROMOTIONS = {
+    0: _PROMOTION.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    64: _PROMOTION.CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
+    128: _PROMOTION.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+    256: _PROMOTION.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+}
 
 
-def encode(operand: Operand, address: int) -> np.ndarray:
+def encode(operand: Operand, address: int, l2_promotion_bytes: int = 0) -> np.ndarray:
     """The tensor map of an operand at a device address: 128 bytes, to be placed on a 64-byte boundary.
+
+    Args:
+        operand: tensor, box and swizzle.
+        address: of the tensor.
+        l2_promotion_bytes: least that L2 fetches from memory for each request: 0, 64, 128 or 256.
 
     Raises:
         IllegalOperand: the copy engine cannot take the operand.
@@ -48,13 +60,13 @@ def encode(operand: Operand, address: int) -> np.ndarray:
             [short(1)] * operand.rank,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             _SWIZZLES[operand.swizzle],
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            _PROMOTIONS[l2_promotion_bytes],
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
     return np.frombuffer(ctypes.string_at(tensor_map.getPtr(), TENSOR_MAP_BYTES), np.uint8)
 
 
-def place(operand: Operand, address: int) -> Buffer:
-    """Encode a tensor map and put it in global memory, where kernels take it from."""
-    return Buffer(TENSOR_MAP_BYTES).write(encode(operand, address))
+def place(operand: Operand, address: int, l2_promotion_bytes: int = 0) -> Buffer:
+    """Encode a tensor map and put it in global memory, where kernels take it from; see `encode`."""
+    return Buffer(TENSOR_MAP_BYTES).write(encode(operand, address, l2_promotion_bytes))

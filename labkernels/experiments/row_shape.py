@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
@@ -21,6 +22,7 @@ class Parameters:
 
     Attributes:
         inner_bytes: row of a tile.
+        l2_promotion_bytes: of tensor maps without a swizzle.
         tile_bytes: of every tile.
         stages: of every ring.
         hbm_pitch_bytes, l2_pitch_bytes: distance between rows of the tensor that tiles are cut from. A dense tensor,
@@ -29,6 +31,7 @@ class Parameters:
     """
 
     inner_bytes: tuple[int, ...] = (16, 32, 64, 128, 256)
+    l2_promotion_bytes: tuple[int, ...] = (0, 128, 256)
     tile_bytes: int = 16 * KIB
     stages: int = 8
     hbm_pitch_bytes: int = 4 * KIB
@@ -39,7 +42,7 @@ class Parameters:
     rounds: int = 9
 
 
-PRESETS = {"quick": Parameters(inner_bytes=(16, 64, 128)), "full": Parameters()}
+PRESETS = {"quick": Parameters(inner_bytes=(16, 64, 128), l2_promotion_bytes=(0, 256)), "full": Parameters()}
 
 
 def box_operand(
@@ -66,7 +69,8 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
         "l2": (parameters.l2_footprint_bytes, parameters.l2_pitch_bytes),
     }
     for source, (footprint, wide) in places.items():
-        for inner, pitch in ((inner, pitch) for inner in parameters.inner_bytes for pitch in (inner, wide)):
+        for inner, is_wide in product(parameters.inner_bytes, (False, True)):
+            pitch = wide if is_wide else inner
             if sm_count * parameters.tile_bytes // inner * pitch > footprint:
                 continue
             for swizzle in Swizzle:
@@ -74,7 +78,9 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
                     alignment = max(128, swizzle.repeat_bytes)
                     ring = Ring(parameters.stages, threads=TMA_THREADS, shared_alignment_bytes=alignment)
                     operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, swizzle, ring)
-                    yield Configuration(kernel("tma_tile", "stream", rank=operand.rank), operand, source)
+                    for promotion in parameters.l2_promotion_bytes if swizzle is Swizzle.NONE else (0,):
+                        spec = kernel("tma_tile", "stream", rank=operand.rank)
+                        yield Configuration(spec, operand, source, promotion)
             ring = Ring(parameters.stages + 1, threads=COPYING_THREADS, shared_alignment_bytes=128)
             operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, Swizzle.NONE, ring)
             chunks = parameters.tile_bytes // (COPYING_THREADS * 16)
@@ -89,6 +95,7 @@ def _shape(stream: Stream) -> dict[str, int | str]:
         "inner_bytes": operand.inner_row_bytes,
         "pitch_bytes": operand.strides_bytes[0],
         "box_rows": operand.tile_bytes // operand.inner_row_bytes,
+        "l2_promotion_bytes": stream.configuration.l2_promotion_bytes,
         "swizzle": f"{operand.swizzle.span_bytes}B" if operand.swizzle.span_bytes else "none",
     }
 

@@ -30,11 +30,13 @@ class Configuration:
         operand: tensor, tile and ring; the walk goes along dimension 0, then along the last dimension, and a
             tile covers the others.
         source: `hbm` or `l2`.
+        l2_promotion_bytes: of the tensor map, where there is one.
     """
 
     spec: KernelSpec
     operand: Operand
     source: str
+    l2_promotion_bytes: int = 0
 
     @property
     def copying_threads(self) -> int:
@@ -154,7 +156,11 @@ class Stream:
                 f"{self.blocks} blocks need {needed} along the last dimension, the tensor has "
                 f"{self.walk.outer_limit}; give a larger tensor, smaller tiles or fewer CTAs"
             )
-        self._map = place(operand, memory.address) if configuration.spec.mechanism == "tma_tile" else None
+        self._map = (
+            place(operand, memory.address, configuration.l2_promotion_bytes)
+            if configuration.spec.mechanism == "tma_tile"
+            else None
+        )
         self._source = self._map.address if self._map else memory.address
         self._sums = Buffer(4 * self.blocks * ring.threads)
         self._statuses = Buffer(4 * self.blocks).set_bytes(0)
