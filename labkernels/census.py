@@ -220,6 +220,9 @@ def main(arguments: argparse.Namespace) -> int:
         _write_csv(kernels)
     else:
         _print_table(kernels)
+    for file in dict.fromkeys(arguments.files):
+        if str(Path(file)) not in errors and all(kernel.file != str(Path(file)) for kernel in kernels):
+            print(f"census: {file}: device functions at most, no kernel", file=sys.stderr)
     for row in _error_rows(errors):
         print(f"census: {row['file']}: {row['error']}", file=sys.stderr)
     return 1 if errors else 0

@@ -177,6 +177,13 @@ def test_kernels_of_the_project_read_as_the_registry_promises(tmp_path, mechanis
         assert not {opcode.partition(".")[0] for opcode, _ in kernel.opcodes} & spec.forbidden_opcodes
 
 
+def test_a_file_without_kernels_is_mentioned(capsys, tmp_path):
+    path = write(tmp_path / "x.ptx", ptx.function("f", ptx.SAMPLES["ldg"]))
+    status, _, err = run(capsys, path)
+    assert status == 0
+    assert f"{path}: device functions at most, no kernel" in err
+
+
 def zip_of(**members):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
