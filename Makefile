@@ -35,3 +35,5 @@ $(STAMP): requirements.txt constraints.txt constraints-$(CUDA).txt pyproject.tom
 	$(BIN)/python -m pip install --quiet -r $(VENV)/requirements.txt -c constraints-$(CUDA).txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
+
+-include catalog.mk gemm.mk

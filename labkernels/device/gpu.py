@@ -12,32 +12,9 @@ from cuda.bindings import driver
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOptions, launch
 
 from labkernels.assemble import Kernel
+from labkernels.errors import NoGpu, StalledWait
 
 OLDEST_CAPABILITY = (9, 0)
-BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
-
-
-class NoGpu(RuntimeError):
-    """There is no usable GPU; the message says what is missing and what works without one."""
-
-
-class StalledWait(RuntimeError):
-    """A barrier was never completed: the wait gave up, the kernel ended, and the GPU is usable.
-
-    Attributes:
-        kernel: name of the kernel.
-        barrier: `full` (data never arrived), `empty` (a slot was never released) or `arrival`.
-        stage: index of the barrier in its ring.
-        block: first block that reported it.
-    """
-
-    def __init__(self, kernel: str, status: int, block: int, blocks: int) -> None:
-        self.kernel, self.block = kernel, block
-        self.barrier, self.stage = BARRIERS.get(status >> 8, f"kind {status >> 8}"), status & 0xFF
-        super().__init__(
-            f"{kernel}: block {block} waited for barrier {self.barrier}[{self.stage}] for 2^30 cycles and gave up "
-            f"({blocks} blocks did). Fewer bytes arrived than the barrier expects, or its slot was never released"
-        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +201,12 @@ class Gpu:
         options = EventOptions(timing_enabled=True)
         began, ended = (self.device.create_event(options) for _ in range(2))
         self.stream.record(began)
-        yield lambda: (ended.sync(), (ended - began) * 1000.0)[1]
+
+        def elapsed_us() -> float:
+            ended.sync()
+            return (ended - began) * 1000.0
+
+        yield elapsed_us
         self.stream.record(ended)
 
 
@@ -239,7 +221,7 @@ def _check(result: tuple) -> object:
 def _open() -> Device:
     without = "Stored measurements need no GPU: run the chapter with measure=False"
     try:
-        error, *rest = driver.cuInit(0)
+        (error,) = driver.cuInit(0)
     except Exception as missing:
         raise NoGpu(f"No NVIDIA driver here ({_first_line(missing)}). {without}") from None
     if error == driver.CUresult.CUDA_ERROR_NO_DEVICE:

@@ -193,7 +193,10 @@ class Store:
         return new
 
     def check(self) -> list[Problem]:
-        """Finish what a killed writer began, then list all that is wrong in the folder."""
+        """Finish what a killed writer began, then list all that is wrong in the folder.
+
+        A folder inside it that has a `datapackage.json` of its own holds tables without runs.
+        """
         with self._locked():
             # What stops it is found below, with everything else.
             with suppress(StoreError, OSError):
@@ -211,6 +214,12 @@ class Store:
                 if table.of_run and not texts[name].problems:
                     problems += self._relations(name, texts[name], texts[RUNS])
         known = {table.path for table in self.tables.values()}
+        for package in sorted(self.root.glob("*/datapackage.json")):
+            folder = package.parent.relative_to(self.root).as_posix()
+            for table in load_package(package).values():
+                name = f"{folder}/{table.path}"
+                known.add(name)
+                problems += parse(table, (self.root / name).read_bytes(), name).problems
         for path in sorted(self.root.rglob("*.csv")):
             if (name := path.relative_to(self.root).as_posix()) not in known:
                 fix = f"describe it in {self.package.name} or remove it"

@@ -1,0 +1,191 @@
+"""python -m labkernels …: kernels, measurements, stored data and figures from the command line."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+
+def _kernels(arguments: argparse.Namespace) -> int:
+    from labkernels.assemble import assemble_all
+    from labkernels.mechanisms import kernels
+
+    specs = kernels(arguments.mechanism, arguments.protocol)
+    built = [
+        kernel
+        for arch in arguments.arch
+        for kernel in tqdm(assemble_all(specs, arch), total=len(specs), desc=arch, leave=False)
+    ]
+    described = [
+        {
+            "kernel": kernel.spec.name,
+            "arch": kernel.arch,
+            "mechanism": kernel.spec.mechanism,
+            "ptx_sha256": kernel.ptx_sha256,
+            "registers": kernel.registers,
+            "shared_bytes": kernel.shared_bytes,
+            "opcodes": kernel.opcodes,
+            "verdict": "ok",  # assemble refuses code that breaks the registry's promise
+        }
+        for kernel in built
+    ]
+    if arguments.json:
+        print(json.dumps({"kernels": described}, indent=1))
+        return 0
+    for row, kernel in zip(described, built, strict=True):
+        own = f"{kernel.spec.required_opcode} {kernel.count(kernel.spec.required_opcode)}"
+        print(
+            f"{row['arch']:8} {row['kernel']:56} {row['ptx_sha256'][:12]} {row['registers']:4} registers "
+            f"{row['shared_bytes']:6} B shared  {own:24} {row['verdict']}"
+        )
+    return 0
+
+
+def _ptx(arguments: argparse.Namespace) -> int:
+    from labkernels.assemble import render
+    from labkernels.mechanisms import kernels
+
+    found = [spec for spec in kernels() if spec.name == arguments.kernel]
+    if not found:
+        raise ValueError(f"no kernel {arguments.kernel!r}; python -m labkernels kernels lists them")
+    print(render(found[0], arguments.arch))
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    from labkernels.experiments import MODULES
+    from labkernels.experiments.run import run
+    from labkernels.store import Store
+
+    overrides = {}
+    for text in arguments.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set {text}: give NAME=VALUE, with VALUE in JSON")
+        overrides[name] = json.loads(value)
+    store = Store(arguments.data) if arguments.data else Store()
+    names = MODULES if arguments.experiment == "all" else [arguments.experiment]
+    ids = {name: run(name, arguments.preset, store, overrides) for name in names}
+    print(json.dumps({"runs": ids, "data": str(store.root)}) if arguments.json else "\n".join(ids.values()))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from labkernels.chapters import chapters, hygiene_problems
+    from labkernels.store import Store
+
+    store = Store(arguments.data) if arguments.data else Store()
+    problems = [str(problem) for problem in store.check()]
+    problems += [f"{path.name}: {problem}" for path in chapters() for problem in hygiene_problems(path)]
+    if arguments.json:
+        print(json.dumps({"problems": problems}))
+    else:
+        print("\n".join(problems) or "data, provenance and chapters are sound")
+    return 1 if problems else 0
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from labkernels.store import Store
+
+    new = (Store(arguments.data) if arguments.data else Store()).merge(arguments.folder)
+    print("\n".join(new) or "nothing new")
+    return 0
+
+
+def _headline(arguments: argparse.Namespace) -> int:
+    from labkernels.headline import headline
+    from labkernels.store import Store
+
+    store = Store(arguments.data) if arguments.data else Store()
+    by_gpu = headline(store)
+    if arguments.json:
+        print(
+            json.dumps({gpu: {n: asdict(f) for n, f in figures.items()} for gpu, figures in by_gpu.items()})
+        )
+        return 0
+    for gpu, figures in by_gpu.items():
+        print(gpu)
+        for name, figure in figures.items():
+            text = "not measured" if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
+            interval = f"  [{figure.low:,.4g}, {figure.high:,.4g}]" if figure.low is not None else ""
+            print(f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip())
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from labkernels.doctor import findings
+
+    found = findings()
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in found]))
+    else:
+        for finding in found:
+            print(f"{'ok  ' if finding.ok else 'FIX '} {finding.what}: {finding.detail}")
+    return 0 if all(finding.ok or finding.optional for finding in found) else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    from labkernels.experiments import MODULES
+    from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
+
+    top = argparse.ArgumentParser(prog="python -m labkernels", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, function: object, text: str, data: bool = False) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(function=function)
+        added.add_argument("--json", action="store_true", help="for machines")
+        if data:
+            added.add_argument(
+                "--data", type=Path, metavar="DIR", help="folder of the tables (data/ by default)"
+            )
+        return added
+
+    one = command(
+        "kernels", _kernels, "Assemble every kernel, count its SASS, check the registry's promises; no GPU"
+    )
+    one.add_argument("--arch", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
+    one.add_argument("--mechanism", choices=list(MECHANISMS))
+    one.add_argument("--protocol")
+    one = command("ptx", _ptx, "Print the PTX of one kernel, as it is assembled")
+    one.add_argument("kernel", help="name as `kernels` prints it")
+    one.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
+    one = command(
+        "measure", _measure, "Run an experiment on this machine's GPU and store its rows", data=True
+    )
+    one.add_argument("experiment", choices=[*MODULES, "all"])
+    one.add_argument("--preset", default="quick", help="quick (default) or full")
+    one.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="replace one parameter")
+    command(
+        "check",
+        _check,
+        "Check data/ against its schema, provenance and chapters; exit status says",
+        data=True,
+    )
+    one = command("merge", _merge, "Take the runs of another data folder that are not here yet", data=True)
+    one.add_argument("folder", type=Path)
+    command("headline", _headline, "The figures that README and introduction quote, per GPU", data=True)
+    from labkernels import census
+
+    one = commands.add_parser("census", help="Which mechanisms the kernels in a file use; no GPU")
+    census.add_arguments(one)
+    one.set_defaults(function=census.main)
+    command("doctor", _doctor, "What this machine has, what is missing, and what works without it")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; expected errors become one line on stderr and exit status 2."""
+    from labkernels.errors import NoGpu, StalledWait
+
+    arguments = parser().parse_args(argv)
+    try:
+        return arguments.function(arguments)
+    except (ValueError, TypeError, LookupError, OSError, NoGpu, StalledWait) as error:
+        print(f"labkernels: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,26 @@
+"""What can go wrong on a GPU, importable without one."""
+
+BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
+
+
+class NoGpu(RuntimeError):
+    """There is no usable GPU; the message says what is missing and what works without one."""
+
+
+class StalledWait(RuntimeError):
+    """A barrier was never completed: the wait gave up, the kernel ended, and the GPU is usable.
+
+    Attributes:
+        kernel: name of the kernel.
+        barrier: `full` (data never arrived), `empty` (a slot was never released) or `arrival`.
+        stage: index of the barrier in its ring.
+        block: first block that reported it.
+    """
+
+    def __init__(self, kernel: str, status: int, block: int, blocks: int) -> None:
+        self.kernel, self.block = kernel, block
+        self.barrier, self.stage = BARRIERS.get(status >> 8, f"kind {status >> 8}"), status & 0xFF
+        super().__init__(
+            f"{kernel}: block {block} waited 2^30 cycles for barrier {self.barrier}[{self.stage}] and gave up "
+            f"({blocks} blocks did). Fewer bytes arrived than the barrier expects, or its slot was not released"
+        )
