@@ -8,7 +8,7 @@ from labkernels.kernels import U32_POINTER
 
 U32, U64, I32 = types.uint32, types.uint64, types.int32
 
-RING = types.int64(U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64)
+RING = types.int64(U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64)
 EXCHANGE = types.int64(I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64)
 PAIR = types.int64(I32, I32, I32, I32, U64)
 ARRIVAL = types.int64(U64, I32, I32, I32, I32, U64)
@@ -21,10 +21,11 @@ def ring(function: str) -> tuple[Callable, types.Type]:
 
     Returns:
         The kernel, of (source, memory, group, row_limit, tile_rows, tiles, tile_bytes, stages, lag_cycles,
-        delay_cycles, delayed_rank, dump, log, sums, statuses), and its signature. `source` is a tensor map's address,
-        `memory` its tensor's; the block of rank r in its group starts r × `lag_cycles` late, and the one of
-        `delayed_rank` spends `delay_cycles` before each tile. `dump` is 0 or the address of blocks × tiles ×
-        tile_bytes bytes; `log` and `statuses` hold a word per block, `sums` one per thread.
+        delay_cycles, delayed_rank, hold_cycles, dump, log, sums, statuses), and its signature. `source` is the
+        address of a tensor map, `memory` that of its tensor. The block of rank r in its group starts
+        r × `lag_cycles` late, the one of `delayed_rank` spends `delay_cycles` before each copy, and every block
+        keeps a tile for `hold_cycles`. `dump` is 0 or the address of blocks × tiles × tile_bytes bytes; `log`
+        and `statuses` hold a word per block, `sums` one per thread.
     """
     call = cuda.declare_device(function, RING, abi="c")
 
@@ -40,6 +41,7 @@ def ring(function: str) -> tuple[Callable, types.Type]:
         lag_cycles,
         delay_cycles,
         delayed_rank,
+        hold_cycles,
         dump,
         log,
         sums,
@@ -61,6 +63,7 @@ def ring(function: str) -> tuple[Callable, types.Type]:
             stages,
             rank * lag_cycles,
             delay_cycles if rank == delayed_rank else types.int32(0),
+            hold_cycles,
             dump,
             log + types.uint64(4 * block),
         )
@@ -69,7 +72,7 @@ def ring(function: str) -> tuple[Callable, types.Type]:
             statuses[block] = types.uint32(result >> 32)
 
     return kernel, types.void(
-        U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64, U32_POINTER, U32_POINTER
+        U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64, U32_POINTER, U32_POINTER
     )
 
 
@@ -77,10 +80,10 @@ def exchange(function: str) -> tuple[Callable, types.Type]:
     """Every block moves its outbox into the inboxes of its peers, `laps` times.
 
     Returns:
-        The kernel, of (cluster, pattern, share_bytes, command_bytes, slot_bytes, stages, laps, dump, log, statuses),
-        and its signature. `pattern`: 0 pairs, even to odd; 1 pairs, both ways; 2 ring; 3 all to all; 4 first to all
-        others. `dump` is 0 or the address of blocks × stages × slot_bytes bytes: the inboxes at the end. `log` and
-        `statuses` hold a word per block.
+        The kernel, of (cluster, pattern, share_bytes, command_bytes, slot_bytes, stages, laps, dump, log,
+        statuses), and its signature. `pattern`: 0 pairs, even to odd; 1 pairs, both ways; 2 ring; 3 all to all;
+        4 first to all others. `dump` is 0 or the address of blocks × stages × slot_bytes bytes: the inboxes at
+        the end. `log` and `statuses` hold a word per block.
     """
     call = cuda.declare_device(function, EXCHANGE, abi="c")
 
@@ -128,8 +131,8 @@ def pair(function: str) -> tuple[Callable, types.Type]:
     """One transfer at a time between two blocks of a cluster.
 
     Returns:
-        The kernel, of (asker, answerer, steps, transfer_bytes, log, statuses), and its signature. `log` is the
-        address of `steps` 32-bit cycle counts.
+        The kernel, of (asker, answerer, steps, transfer_bytes, log, statuses), and its signature. `log` is
+        the address of `steps` 32-bit cycle counts.
     """
     call = cuda.declare_device(function, PAIR, abi="c")
 
@@ -145,8 +148,8 @@ def arrival(function: str) -> tuple[Callable, types.Type]:
     """The first block of a cluster sends; every block in `mask` notes when the bytes are there.
 
     Returns:
-        The kernel, of (source, mask, steps, transfer_bytes, transfer_rows, log, statuses), and its signature. `log`
-        is the address of (blocks × 128 + steps × blocks × 2) 64-bit words: see macros/cluster_arrival.ptx.
+        The kernel, of (source, mask, steps, transfer_bytes, transfer_rows, log, statuses), and its signature.
+        `log` is the address of blocks × (128 + 2 × steps) 64-bit words: see macros/cluster_arrival.ptx.
     """
     call = cuda.declare_device(function, ARRIVAL, abi="c")
 
