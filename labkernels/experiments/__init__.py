@@ -10,6 +10,10 @@ MODULES = {
     "issue": "issue",
     "throughput": "throughput",
     "row_shape": "row_shape",
+    "paged": "paged",
+    "fa3": "fa3",
+    "gemm": "gemm",
+    "gemm_traffic": "gemm_traffic",
 }
 
 

@@ -1,0 +1,95 @@
+"""The matrix products that kernel authors meet: what the rule was made from, and what it is tested on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """D[M,N] = A[M,K] · B[N,K]ᵀ.
+
+    Attributes:
+        group: `square`, `decode`, `prefill`, `gqa` or `wave`.
+        m: Rows of A and D: tokens, in a model.
+        n: Rows of B and columns of D: outputs of a layer.
+        k: Inputs of a layer.
+        held_out: Whether the rule for cluster shapes was made without it.
+    """
+
+    group: str
+    m: int
+    n: int
+    k: int
+    held_out: bool = False
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        return (self.m, self.n, self.k)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.n * self.k
+
+
+SHAPES = (
+    Shape("square", 1024, 1024, 1024),
+    Shape("square", 2048, 2048, 2048),
+    Shape("square", 4096, 4096, 4096),
+    Shape("square", 8192, 8192, 8192),
+    Shape("square", 16384, 16384, 16384),
+    Shape("square", 2048, 2048, 8192),
+    Shape("square", 1536, 1536, 1536, held_out=True),
+    Shape("square", 3072, 3072, 3072, held_out=True),
+    Shape("square", 6144, 6144, 6144, held_out=True),
+    Shape("square", 12288, 12288, 12288, held_out=True),
+    Shape("square", 4096, 4096, 16384, held_out=True),
+    # tokens × a linear layer of Llama 3 8B (hidden 4096, MLP 14336) or 70B (8192, 28672)
+    Shape("decode", 1, 4096, 4096),
+    Shape("decode", 16, 8192, 8192),
+    Shape("decode", 64, 28672, 8192),
+    Shape("decode", 128, 4096, 14336),
+    Shape("decode", 256, 8192, 28672),
+    Shape("decode", 8, 14336, 4096, held_out=True),
+    Shape("decode", 32, 10240, 8192, held_out=True),
+    Shape("decode", 128, 28672, 8192, held_out=True),
+    Shape("decode", 256, 14336, 4096, held_out=True),
+    Shape("prefill", 4096, 14336, 4096),
+    Shape("prefill", 2048, 28672, 8192),
+    Shape("prefill", 8192, 4096, 14336),
+    Shape("prefill", 3072, 10240, 8192, held_out=True),
+    Shape("prefill", 8192, 28672, 4096, held_out=True),
+    Shape("prefill", 2048, 4096, 14336, held_out=True),
+    # grouped queries: keys and values alone have 1024 columns, queries with them 6144 or 10240
+    Shape("gqa", 4096, 1024, 4096),
+    Shape("gqa", 8192, 6144, 4096),
+    Shape("gqa", 8192, 1024, 8192, held_out=True),
+    Shape("gqa", 2048, 6144, 4096, held_out=True),
+    Shape("gqa", 4096, 10240, 8192, held_out=True),
+    # tiles of 128 × 256 around one and two waves of 132 SMs, and around what clusters of 4 keep of them
+    Shape("wave", 1280, 3072, 4096),
+    Shape("wave", 1408, 3072, 4096),
+    Shape("wave", 1536, 3072, 4096),
+    Shape("wave", 2816, 3072, 4096),
+    Shape("wave", 2560, 3072, 8192, held_out=True),
+    Shape("wave", 2688, 3072, 4096, held_out=True),
+    Shape("wave", 5632, 3072, 4096, held_out=True),
+)
+
+DECOMPOSED = (
+    (2048, 2048, 2048),
+    (2048, 2048, 8192),
+    (3072, 3072, 3072),
+    (4096, 4096, 4096),
+    (6144, 6144, 6144),
+    (8192, 8192, 8192),
+    (4096, 14336, 4096),
+    (2048, 28672, 8192),
+    (8192, 4096, 14336),
+    (8192, 6144, 4096),
+    (2816, 3072, 4096),
+    (1536, 3072, 4096),
+    (256, 8192, 28672),
+    (64, 28672, 8192),
+)
+"""Shapes at which multicast is also switched off inside the same clusters."""
