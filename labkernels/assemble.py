@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
@@ -114,6 +116,22 @@ def numba_ptx(factory: Callable, arguments: tuple, arch: str, entry: str) -> str
     return text.replace(mangled, entry)
 
 
+@contextmanager
+def _stderr_of_libraries(said: list[str]) -> Iterator[None]:
+    """Take what C code writes to file descriptor 2: nvJitLink prints a mismatched prototype there and links anyway."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
+
+
 def link(modules: Iterable[str], arch: str, max_registers: int | None = None) -> bytes:
     """Link PTX modules into a cubin with nvJitLink. A log that is not clean is an error.
 
@@ -122,15 +140,18 @@ def link(modules: Iterable[str], arch: str, max_registers: int | None = None) ->
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    linker = Linker(
-        *(ObjectCode.from_ptx(module.encode()) for module in modules),
-        options=LinkerOptions(arch=arch, max_register_count=max_registers),
-    )
+    linker = None
+    said: list[str] = []
     try:
-        code = bytes(linker.link("cubin").code)
+        with _stderr_of_libraries(said):
+            linker = Linker(
+                *(ObjectCode.from_ptx(module.encode()) for module in modules),
+                options=LinkerOptions(arch=arch, max_register_count=max_registers),
+            )
+            code = bytes(linker.link("cubin").code)
     except Exception as error:
-        raise AssemblyError(f"{error}\n{linker.get_error_log()}") from error
-    if log := (linker.get_error_log() + linker.get_info_log()).strip("\0 \n"):
+        raise AssemblyError(f"{error}\n{linker.get_error_log() if linker else ''}") from error
+    if log := "".join([*said, linker.get_error_log(), linker.get_info_log()]).strip("\0 \n"):
         raise AssemblyError(f"the link log is not clean: {log}")
     return code
 
