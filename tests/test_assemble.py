@@ -1,0 +1,127 @@
+"""Every kernel of the registry, for both architectures, from PTX to checked machine code. No GPU."""
+
+import json
+import time
+
+import pytest
+
+from labkernels import sass
+from labkernels.assemble import AssemblyError, assemble, assemble_all, link, render
+from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, kernel, kernels
+
+BY_NAME = {spec.name: spec for spec in kernels()}
+
+
+@pytest.fixture(scope="session")
+def built():
+    return {(k.spec.name, k.arch): k for arch in ARCHITECTURES for k in assemble_all(kernels(), arch)}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_kernel_keeps_the_registrys_promise(built, name, arch):
+    spec, made = BY_NAME[name], built[name, arch]
+    function = sass.disassemble(made.cubin)[spec.function]
+    assert sass.disassemble(made.cubin)[made.entry].entry
+    assert spec.mechanism in function.mechanisms()
+    assert not {opcode.partition(".")[0] for opcode in made.opcodes} & spec.forbidden_opcodes
+    inside = function.opcodes_in_loops()
+    assert not [opcode for opcode in inside if opcode.startswith(("CALL", "LDL", "STL"))]
+    assert 0 < made.registers <= spec.max_registers
+    assert made.shared_bytes <= 4096
+
+
+def test_a_timed_loop_contains_its_copies(built):
+    for (name, _), made in built.items():
+        spec = BY_NAME[name]
+        if spec.protocol == "stream":
+            inside = sass.disassemble(made.cubin)[spec.function].opcodes_in_loops()
+            assert any(opcode.partition(".")[0] == spec.required_opcode for opcode in inside), name
+
+
+def test_multicast_and_rank_stand_in_the_opcode(built):
+    for rank in (1, 2, 3, 4, 5):
+        made = built[kernel("tma_tile", "stream", rank=rank).name, "sm_90a"]
+        assert made.count(f"UTMALDG.{rank}D") == 1 and made.count("UTMALDG") == 1
+
+
+def test_the_cache_returns_the_same_kernels_within_two_seconds(built):
+    began = time.monotonic()
+    for (name, arch), made in built.items():
+        if arch == "sm_90a":
+            assert assemble(BY_NAME[name], arch) == made
+    assert time.monotonic() - began < 2
+
+
+def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):
+    spec = kernel("tma_bulk", "issue")
+    first = assemble(spec, cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.cubin"))) == 1
+    monkeypatch.setattr("labkernels.assemble.render", lambda s, a: render(s, a) + "\n// changed")
+    second = assemble(spec, cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.cubin"))) == 2 and first.ptx_sha256 != second.ptx_sha256
+
+
+def test_ptx_of_other_architectures_differs_in_its_target_only():
+    spec = kernel("tma_tile", "stream", rank=2)
+    assert render(spec, "sm_90a").replace("sm_90a", "sm_100a") == render(spec, "sm_100a")
+
+
+def test_unknown_architecture_is_named():
+    with pytest.raises(ValueError, match="sm_80.*sm_90a, sm_100a"):
+        assemble(kernel("tma_bulk", "issue"), "sm_80")
+
+
+def test_a_prototype_that_does_not_match_is_an_error():
+    caller = """
+.version 8.6
+.target sm_90a
+.address_size 64
+.extern .func (.param .b32 r) callee (.param .b64 a);
+.visible .entry main_kernel(.param .u64 p)
+{
+    .param .b32 r;
+    .param .b64 a;
+    st.param.b64 [a], 0;
+    call (r), callee, (a);
+    ret;
+}"""
+    callee = """
+.version 8.6
+.target sm_90a
+.address_size 64
+.visible .func (.param .b64 r) callee (.param .b32 a) { st.param.b64 [r], 0; ret; }"""
+    with pytest.raises(AssemblyError, match="not clean|rototype"):
+        link([caller, callee], "sm_90a")
+
+
+def test_ptx_that_does_not_assemble_is_an_error_with_the_log():
+    with pytest.raises(AssemblyError, match="syntax|PTX|Parsing"):
+        link([".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k() { nonsense; }"], "sm_90a")
+
+
+def test_a_kernel_without_its_opcode_is_refused(tmp_path, monkeypatch):
+    other = render(kernel("tma_tile", "issue", rank=2), "sm_90a").replace("tma_tile_issue", "tma_bulk_issue")
+    monkeypatch.setattr("labkernels.assemble.render", lambda spec, arch: other)
+    with pytest.raises(AssemblyError, match="no UBLKCP"):
+        assemble(kernel("tma_bulk", "issue"), cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir()), "a refused kernel was cached"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "constants", "message"),
+    [
+        (("tma", "stream"), {}, "'tma' has no kernel.*tma_bulk"),
+        (("ldg", "fly"), {}, "no protocol 'fly'.*stream"),
+        (("tma_tile", "stream"), {"rank": 6}, r"no kernel tma_tile.stream\[rank=6\].*rank=5"),
+    ],
+)
+def test_unknown_kernels_are_named_with_what_there_is(arguments, constants, message):
+    with pytest.raises(ValueError, match=message):
+        kernel(*arguments, **constants)
+
+
+def test_names_are_unique_and_mechanisms_have_a_file():
+    assert len(BY_NAME) == len(kernels())
+    assert {spec.mechanism for spec in kernels()} <= set(MECHANISMS)
+    assert json.dumps(sorted(BY_NAME))
