@@ -19,6 +19,7 @@ GATHER = types.int64(
     types.int64,  # row_pitch
     types.int64,  # page_pitch
     types.int32,  # piece_rows
+    types.int32,  # issuers
     types.int32,  # tiles
     types.int32,  # stages
     types.int32,  # copied
@@ -37,7 +38,7 @@ def gather(function: str, tile_rows: int, row_bytes: int) -> tuple[Callable, typ
 
     Returns:
         The kernel, of (source, tables, segments, head_pitch_bytes, page_shift, last_page, row_pitch_bytes,
-        page_pitch_bytes, piece_rows, stages, copied, dump, dump_tiles, log, sums, statuses), and its
+        page_pitch_bytes, piece_rows, issuers, stages, copied, dump, dump_tiles, log, sums, statuses), and its
         signature. `source` and `tables` are addresses, `segments` holds `SEGMENT_INTS` numbers per block, `dump`
         is 0 or the address of blocks × dump_tiles tiles, `log` has a word per block, `sums` one per thread,
         `statuses` one per block. `head_pitch_bytes` is 0 where `source` is a tensor map.
@@ -55,6 +56,7 @@ def gather(function: str, tile_rows: int, row_bytes: int) -> tuple[Callable, typ
         row_pitch_bytes,
         page_pitch_bytes,
         piece_rows,
+        issuers,
         stages,
         copied,
         dump,
@@ -79,6 +81,7 @@ def gather(function: str, tile_rows: int, row_bytes: int) -> tuple[Callable, typ
             row_pitch_bytes,
             page_pitch_bytes,
             piece_rows,
+            issuers,
             types.int32((rows + tile_rows - 1) // tile_rows),
             stages,
             copied,
@@ -98,6 +101,7 @@ def gather(function: str, tile_rows: int, row_bytes: int) -> tuple[Callable, typ
         types.int32,
         types.int64,
         types.int64,
+        types.int32,
         types.int32,
         types.int32,
         types.int32,

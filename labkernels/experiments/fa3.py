@@ -1,0 +1,407 @@
+"""Does FlashAttention-3 gain where it takes TMA for paged keys, and lose where it does not? Its own kernels, in pairs.
+
+Runs the compiled kernels of the wheel flash-attn3-jax (sm_90a, head dim 128) over one cache in different pages, called
+as serving engines do: `cu_seqlens_q`, `seqused_k`, a page table. Two inputs that do not change the result change the
+mechanism: a left padding of zero rows makes FlashAttention-3 gather, and a larger bound on the query length makes it
+take TMA. What a run took is read from the name of the kernel that the profiler saw.
+"""
+
+import glob
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from labkernels import dispatch
+from labkernels.device import Gpu, NoGpu
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.flash_names import FlashKernel, demangle, parse
+
+HEAD_DIM, ELEMENT_BYTES, DTYPE = 128, 2, "bf16"
+TOLERANCE = 4e-3  # of outputs around 1: half a unit in the last place of bf16
+BEFORE, AFTER = "prepare_varlen", "FlashAttnFwdCombine"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sequences of one length.
+
+    Attributes:
+        batch: sequences.
+        seqlen_q: query rows of each.
+        seqlen_k: keys of each.
+        heads: query heads.
+        kv_heads: KV heads.
+    """
+
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    heads: int = 32
+    kv_heads: int = 8
+
+    @property
+    def phase(self) -> str:
+        """`decode` while the query rows of a head fill at most one tile."""
+        return "decode" if self.seqlen_q * self.heads // self.kv_heads <= 128 else "prefill"
+
+    def rule(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.Dispatch:
+        """FlashAttention-3's choice for this problem."""
+        return dispatch.fa3(
+            dtype=DTYPE,
+            head_dim=HEAD_DIM,
+            causal=True,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            seqlen_q=seqlen_q or self.seqlen_q,
+            page_size=page_rows or None,
+            varlen=True,
+            **options,
+        )
+
+    def num_splits(self, sm_count: int) -> int:
+        """Parts of the keys that FlashAttention-3 plans for sequences of differing lengths."""
+        return dispatch.fa3_num_splits(
+            self.rule(128),
+            batch=1,
+            seqlen_k=self.seqlen_k,
+            seqlen_q=self.seqlen_q,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_bytes=2 * HEAD_DIM * ELEMENT_BYTES,
+            masked=True,
+            sm_count=sm_count,
+        )
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep.
+
+    Attributes:
+        page_rows: page sizes.
+        problems: (batch, seqlen_q, seqlen_k, heads, kv_heads) of each problem.
+        rounds: launches of each way of each problem.
+    """
+
+    page_rows: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    problems: tuple[tuple[int, ...], ...] = (
+        (8, 1, 4096, 32, 8),
+        (32, 1, 4096, 32, 8),
+        (32, 1, 16384, 32, 8),
+        (128, 1, 4096, 32, 8),
+        (1, 1, 65536, 32, 8),
+        (32, 1, 8192, 8, 8),
+        (32, 1, 8192, 64, 8),
+        (32, 1, 8192, 128, 8),
+        (32, 4, 8192, 32, 8),
+        (32, 16, 8192, 32, 8),
+        (32, 32, 8192, 32, 8),
+        (32, 33, 8192, 32, 8),
+        (32, 64, 8192, 32, 8),
+        (8, 128, 8192, 32, 8),
+        (2, 512, 8192, 32, 8),
+        (1, 2048, 2048, 32, 8),
+        (1, 2048, 8192, 32, 8),
+        (4, 2048, 8192, 32, 8),
+        (1, 2048, 32768, 32, 8),
+        (1, 8192, 8192, 32, 8),
+        (1, 2048, 8192, 8, 8),
+        (1, 2048, 8192, 64, 8),
+    )
+    rounds: int = 15
+
+
+PRESETS = {
+    "quick": Parameters(
+        page_rows=(16, 64, 128),
+        problems=((32, 1, 8192, 32, 8), (32, 33, 8192, 32, 8), (1, 2048, 8192, 32, 8)),
+        rounds=9,
+    ),
+    "full": Parameters(),
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of loading the keys of a problem: a page size (0: contiguous) and how the mechanism is come by."""
+
+    problem: Problem
+    page_rows: int
+    route: str
+
+    @property
+    def bound(self) -> int:
+        """Bound on the query length that the kernel is told."""
+        ratio = self.problem.heads // self.problem.kv_heads
+        return 128 // ratio + 1 if self.route == "bound" else self.problem.seqlen_q
+
+    def expected(self, num_splits: int) -> dispatch.Dispatch:
+        """What the rules say of this way."""
+        return self.problem.rule(
+            self.page_rows, self.bound, leftpad=self.route == "leftpad", num_splits=num_splits
+        )
+
+
+def ways(problem: Problem, page_rows: tuple[int, ...]) -> Iterator[Way]:
+    """The contiguous cache; each page size as the rule has it; and the other way round where there is one."""
+    yield Way(problem, 0, "contiguous")
+    for rows in page_rows:
+        yield Way(problem, rows, "rule")
+        if rows % 128 == 0:
+            by_tma = problem.rule(rows).k == "tma_tile"
+            yield Way(problem, rows, "leftpad" if by_tma else "bound")
+
+
+class Flash:
+    """The wheel's forward function and JAX.
+
+    Raises:
+        NoGpu: not installed, or JAX sees no GPU.
+    """
+
+    def __init__(self) -> None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        try:
+            import flash_attn3_jax  # noqa: F401 - registers flash_mha_fwd
+            import jax
+        except ImportError as missing:
+            raise NoGpu(f"{missing}: pip install flash-attn3-jax==0.2.3 'jax[cuda12]'") from None
+        if jax.default_backend() != "gpu":
+            raise NoGpu("JAX sees no GPU: install jax[cuda12], or jax[cuda13] with a driver for CUDA 13")
+        self.jax = jax
+
+    def function(self, way: Way, num_splits: int) -> Callable[..., Any]:
+        """The compiled call, of (q, k, v, cu_seqlens_q, seqused_k, page_table, leftpad); the last two may be empty."""
+        jax, problem = self.jax, way.problem
+        numpy = jax.numpy
+        rows = problem.batch * problem.seqlen_q
+        parts = (num_splits, problem.heads, rows) if num_splits > 1 else (1, 1, 1)
+        results = [
+            jax.ShapeDtypeStruct((rows, problem.heads, HEAD_DIM), numpy.bfloat16),
+            jax.ShapeDtypeStruct((problem.batch, problem.heads, way.bound), numpy.float32),
+            jax.ShapeDtypeStruct((*parts, HEAD_DIM if num_splits > 1 else 1), numpy.float32),
+            jax.ShapeDtypeStruct(parts, numpy.float32),
+        ]
+        call = jax.ffi.ffi_call(
+            "flash_mha_fwd", results, input_layouts=[None] * 21, output_layouts=[None] * 4
+        )
+        whole, real, like_q = (numpy.zeros(0, kind) for kind in (numpy.int32, numpy.float32, numpy.bfloat16))
+
+        def forward(q: Any, k: Any, v: Any, starts: Any, used: Any, table: Any, leftpad: Any) -> Any:
+            return call(
+                q,
+                k,
+                v,
+                like_q,  # new keys
+                like_q,  # new values
+                like_q,  # q_v
+                starts,
+                whole,  # cu_seqlens_k
+                whole,  # cu_seqlens_k_new
+                whole,  # seqused_q
+                used,
+                table,
+                whole,  # kv_batch_idx
+                leftpad,
+                like_q,  # rotary cosines
+                like_q,  # rotary sines
+                whole,  # seqlens_rotary
+                real,  # q_descale
+                real,  # k_descale
+                real,  # v_descale
+                whole,  # scheduler_metadata
+                max_seqlen_q=way.bound,
+                max_seqlen_q_has_value=True,
+                max_seqlen_k=problem.seqlen_k,
+                max_seqlen_k_has_value=True,
+                softmax_scale_val=HEAD_DIM**-0.5,
+                softmax_scale_has_value=True,
+                pack_gqa_val=False,
+                pack_gqa_has_value=False,
+                is_causal=True,
+                window_size_left=-1,
+                window_size_right=-1,
+                attention_chunk=0,
+                softcap=0.0,
+                is_rotary_interleaved=False,
+                num_splits=num_splits,
+                sm_margin=0,
+            )[0]
+
+        return jax.jit(forward)
+
+    def traced(self, calls: Callable[[], None]) -> list[tuple[str, float]]:
+        """Run something under the profiler: demangled name and microseconds of each kernel, in order of their start."""
+        options = self.jax.profiler.ProfileOptions()
+        options.host_tracer_level = options.python_tracer_level = 0
+        with tempfile.TemporaryDirectory() as directory:
+            with self.jax.profiler.trace(directory, profiler_options=options):
+                calls()
+            (file,) = glob.glob(f"{directory}/**/*.xplane.pb", recursive=True)
+            profile = self.jax.profiler.ProfileData.from_file(file)
+        events = [
+            (event.start_ns, event.name, event.duration_ns / 1e3)
+            for plane in profile.planes
+            if plane.name.startswith("/device:GPU")
+            for line in plane.lines
+            if line.name.startswith("Stream")
+            for event in line.events
+        ]
+        return [(demangle(name), duration_us) for _, name, duration_us in sorted(events)]
+
+
+class Keys:
+    """Keys and values of a problem, contiguous, and cut into pages that lie in random order."""
+
+    def __init__(self, flash: Flash, problem: Problem, seed: int = 1) -> None:
+        self.random, self.numpy, self.problem = flash.jax.random, flash.jax.numpy, problem
+        q_key, k_key, v_key = self.random.split(self.random.key(seed), 3)
+        cache = (problem.batch, problem.seqlen_k, problem.kv_heads, HEAD_DIM)
+        rows = problem.batch * problem.seqlen_q
+        bf16 = self.numpy.bfloat16
+        self.q = self.random.normal(q_key, (rows, problem.heads, HEAD_DIM), bf16)
+        self.k, self.v = self.random.normal(k_key, cache, bf16), self.random.normal(v_key, cache, bf16)
+        self.starts = self.numpy.arange(problem.batch + 1, dtype="int32") * problem.seqlen_q
+        self.used = self.numpy.full(problem.batch, problem.seqlen_k, "int32")
+
+    def arguments(self, way: Way) -> tuple[Any, ...]:
+        """Arguments of `Flash.function` for one way."""
+        problem, none = self.problem, self.numpy.zeros(0, "int32")
+        leftpad = self.numpy.zeros(problem.batch, "int32") if way.route == "leftpad" else none
+        if not way.page_rows:
+            return self.q, self.k, self.v, self.starts, self.used, none, leftpad
+        pages = problem.batch * problem.seqlen_k // way.page_rows
+        table = np.random.default_rng(way.page_rows).permutation(pages).astype(np.int32)
+        shape = (pages, way.page_rows, problem.kv_heads, HEAD_DIM)
+        k, v = (part.reshape(shape)[np.argsort(table)] for part in (self.k, self.v))
+        table = self.numpy.asarray(table.reshape(problem.batch, -1))
+        return self.q, k, v, self.starts, self.used, table, leftpad
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Compare each way's output with the contiguous cache's, then time all ways of a problem in every round.
+
+    Raises:
+        NoGpu: the wheel or JAX is missing.
+        AssertionError: an output differs, or a kernel is not the one that the rules say.
+    """
+    flash = Flash()
+    problems = [Problem(*sizes) for sizes in parameters.problems]
+    rows = []
+    for problem in progress(problems, "problem"):
+        rows += _measure(flash, problem, parameters, gpu.facts.sm_count)
+    return Result({"fa3": rows})
+
+
+def _measure(flash: Flash, problem: Problem, parameters: Parameters, sm_count: int) -> list[dict[str, Any]]:
+    num_splits = problem.num_splits(sm_count)
+    keys = Keys(flash, problem)
+    chosen = list(ways(problem, parameters.page_rows))
+    calls = [(flash.function(way, num_splits), keys.arguments(way)) for way in chosen]
+    outputs = [np.asarray(call(*arguments), np.float32) for call, arguments in calls]
+    differences = [float(np.abs(output - outputs[0]).max()) for output in outputs]
+    for way, difference in zip(chosen, differences, strict=True):
+        if not difference <= TOLERANCE:
+            raise AssertionError(f"{way}: the output differs from the contiguous cache's by {difference}")
+    order = np.random.default_rng(1)
+    rounds = [order.permutation(len(chosen)) for _ in range(parameters.rounds)]
+
+    def run() -> None:
+        for turn in rounds:
+            for index in turn:
+                call, arguments = calls[index]
+                call(*arguments).block_until_ready()
+
+    launches = attribute(flash.traced(run))
+    made = [(number, index) for number, turn in enumerate(rounds) for index in turn]
+    if len(launches) != len(made):
+        raise AssertionError(f"{problem}: {len(made)} calls, the profiler saw {len(launches)} kernels")
+    rows = []
+    for (number, index), (kernel, kernel_us, beside_us) in zip(made, launches, strict=True):
+        require_expected(chosen[index], kernel, num_splits)
+        rows.append(
+            {
+                **describe(chosen[index], kernel, num_splits),
+                "max_difference": differences[index],
+                "round": number,
+                "kernel_us": round(kernel_us, 3),
+                "beside_us": round(beside_us, 3),
+            }
+        )
+    return rows
+
+
+def attribute(kernels: list[tuple[str, float]]) -> list[tuple[FlashKernel, float, float]]:
+    """Group what the profiler saw by attention kernel: it, its microseconds, and those of the kernels around it.
+
+    Args:
+        kernels: demangled name and microseconds, in order.
+    """
+    launches: list[tuple[FlashKernel, float, float]] = []
+    before_us = 0.0
+    for name, duration_us in kernels:
+        if kernel := parse(name):
+            launches.append((kernel, duration_us, before_us))
+            before_us = 0.0
+        elif BEFORE in name:
+            before_us += duration_us
+        elif AFTER in name and launches:
+            last, own_us, beside_us = launches[-1]
+            launches[-1] = (last, own_us, beside_us + duration_us)
+    return launches
+
+
+def mechanism(kernel: FlashKernel) -> str:
+    """What a kernel loads K and V with, by its name."""
+    return "cp_async" if kernel.paged_cp_async else "tma_multicast" if kernel.cluster_m == 2 else "tma_tile"
+
+
+def require_expected(way: Way, kernel: FlashKernel, num_splits: int) -> None:
+    """Compare the kernel that ran with the rules.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    rule = way.expected(num_splits)
+    seen = (mechanism(kernel), kernel.tile_m, kernel.tile_n, kernel.cluster_m, kernel.pack_gqa)
+    said = (rule.k, rule.tile_m, rule.tile_n, rule.cluster_m, rule.pack_gqa)
+    if seen != said:
+        raise AssertionError(f"{way}: the rules say {said}, {seen} ran: {kernel.label}")
+
+
+def describe(way: Way, kernel: FlashKernel, num_splits: int) -> dict[str, Any]:
+    """Columns of a way and of the kernel that ran."""
+    problem = way.problem
+    return {
+        "phase": problem.phase,
+        "route": way.route,
+        "mechanism": mechanism(kernel),
+        "rule_mechanism": replace(way, route="rule").expected(num_splits).k,
+        "kernel": kernel.label,
+        "page_rows": way.page_rows,
+        "dtype": kernel.dtype,
+        "head_dim": kernel.head_dim,
+        "heads": problem.heads,
+        "kv_heads": problem.kv_heads,
+        "batch": problem.batch,
+        "seqlen_q": problem.seqlen_q,
+        "seqlen_k": problem.seqlen_k,
+        "causal": kernel.causal,
+        "num_splits": num_splits,
+        "tile_m": kernel.tile_m,
+        "tile_n": kernel.tile_n,
+        "cluster_m": kernel.cluster_m,
+        "pack_gqa": kernel.pack_gqa,
+    }
+
+
+EXPERIMENT = Experiment(
+    "fa3",
+    "Does FlashAttention-3 gain where it takes TMA for paged keys, and lose where it does not?",
+    PRESETS,
+    measure,
+)
