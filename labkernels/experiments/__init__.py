@@ -10,6 +10,7 @@ MODULES = {
     "issue": "issue",
     "throughput": "throughput",
     "row_shape": "row_shape",
+    "l2_footprint": "l2_footprint",
     "paged": "paged",
     "fa3": "fa3",
     "gemm": "gemm",

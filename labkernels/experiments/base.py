@@ -71,10 +71,10 @@ class Memory:
         """Write the random words again, over links that a chain left."""
         fill(self.gpu, self.buffer, self.seed)
 
-    def evict(self) -> None:
-        """Push the buffer out of L2 by reading at least four times its size of other memory; queued.
+    def evict(self, by_writing: bool = False) -> None:
+        """Push the buffer out of L2 by reading (or writing) at least four times its size of other memory; queued.
 
-        By reading: lines that were written would have to be written back while the next thing is timed.
+        Reading is the rule: lines that were written have to be written back while the next thing is timed.
         """
         if self._evictor is None:
             nbytes = -(-4 * self.gpu.facts.l2_bytes // (1 << 20)) << 20
@@ -84,7 +84,10 @@ class Memory:
                 self.gpu, Configuration(*_plain_stream(nbytes, 8192), "hbm"), other, self.seed
             )
             self._other = other
-        self._evictor.launch(self._evictor.tiles_for(self._other.nbytes))
+        if by_writing:
+            fill(self.gpu, self._other, self.seed)
+        else:
+            self._evictor.launch(self._evictor.tiles_for(self._other.nbytes))
 
     def warm(self, nbytes: int) -> None:
         """Read the first bytes of the buffer from all SMs, so that they lie in L2; queued."""

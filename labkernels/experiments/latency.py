@@ -116,6 +116,13 @@ class Sampler:
         self.memory.evict()
         self.add(chase, "chain", "hbm", chase.cycles()[WARM_UP_STEPS:])
 
+    def after_writes(self, chase: Chase) -> None:
+        """The chain a third time, after L2 was filled with written lines: were the first two kept?"""
+        chase.link()
+        self.memory.evict(by_writing=True)
+        _, _, third = (chase.cycles()[WARM_UP_STEPS:] for _ in range(3))
+        self.add(chase, "third_pass_after_writes", "l2", third)
+
     def first_of_launch(self, chase: Chase, launches: int) -> None:
         """One transfer per launch: instructions and descriptor are not yet in the SM's caches."""
         chase.link()
@@ -190,6 +197,8 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     for size, spec in plan:
         if size == smallest:
             sampler.first_of_launch(far[size, spec], parameters.launches)
+            for _ in range(parameters.rounds):
+                sampler.after_writes(near[size, spec])
     if parameters.cold_span_bytes:
         for spec in progress([spec for size, spec in plan if size == smallest], "cold pages"):
             with Buffer(parameters.cold_span_bytes) as untouched:

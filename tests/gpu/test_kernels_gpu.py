@@ -11,7 +11,7 @@ from labkernels.experiments.chase import Chain, Chase, Train
 from labkernels.experiments.latency import chunks_for
 from labkernels.experiments.row_shape import box_operand
 from labkernels.experiments.stream import Configuration, Stream
-from labkernels.experiments.throughput import boxed_operand, linear_operand
+from labkernels.experiments.throughput import linear_operand
 from labkernels.legality import IllegalOperand
 from labkernels.mechanisms import kernel, kernels
 from labkernels.operand import Operand, Ring, Swizzle
@@ -39,6 +39,7 @@ def ring(stages, threads, alignment=128):
 
 
 def check(gpu, memory, spec, operand):
+    memory.refill()
     stream = Stream(gpu, Configuration(spec, operand, "hbm"), memory.buffer, memory.seed)
     for tiles in (1, operand.ring.stages, 3 * operand.ring.stages + 1):
         stream.check(tiles)
@@ -153,8 +154,7 @@ def test_trains_take_longer_the_longer_they_are(gpu, memory, mechanism):
 
 
 def test_a_wait_that_never_completes_ends_with_its_name_and_leaves_the_gpu_usable(gpu, memory):
-    operand = boxed_operand(FOOTPRINT, 16 << 10, ring(4, 64))
-    operand = linear_operand(FOOTPRINT, 16 << 10, operand.ring)
+    operand = linear_operand(FOOTPRINT, 16 << 10, ring(4, 64))
     spec = kernel("tma_bulk", "stream", excess_bytes=16)
     stream = Stream(gpu, Configuration(spec, operand, "hbm"), memory.buffer, memory.seed)
     began = time.monotonic()
