@@ -186,3 +186,30 @@ def test_wrong_bytes_are_seen(gpu, memory):
     )
     with pytest.raises(AssertionError, match="block 0, tile 0, byte 0"):
         other_seed.check()
+
+
+ONE_OF_EACH = [
+    (kernel("ldg", "stream", chunks=2, policy="nc"), 2, 128),
+    (kernel("cp_async", "stream", completion="group", depth=2, chunks=2), 3, 128),
+    (kernel("cp_async", "stream", completion="mbarrier", chunks=2), 3, 160),
+    (kernel("tma_bulk", "stream", excess_bytes=0), 3, 64),
+    (kernel("tma_tile", "stream", rank=2), 3, 64),
+]
+
+
+@pytest.mark.parametrize(("spec", "stages", "threads"), ONE_OF_EACH, ids=lambda x: getattr(x, "name", None))
+def test_one_of_each(gpu, spec, stages, threads):
+    """Small enough for compute-sanitizer: pytest -m gpu -k one_of_each."""
+    small = Memory(gpu, 4 * MIB, seed=4)
+    tile = 4 << 10
+    operand = linear_operand(4 * MIB, tile, ring(stages, threads))
+    if spec.mechanism == "tma_tile":
+        operand = Operand(4, (256, 4 << 10), (256, 4), ring=ring(stages, threads))
+    check(gpu, small, spec, operand)
+    for protocol in ("chase", "issue"):
+        one = kernels(spec.mechanism, protocol)[-1]
+        if protocol == "chase":
+            Chase(gpu, one, Chain(small.buffer, 20, 16 << 10, 5), 2 << 10).check()
+        elif spec.mechanism != "ldg":
+            Train(gpu, one, small.buffer, 512).cycles(4, 2)
+    small.close()
