@@ -8,7 +8,7 @@ from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Progress, Result
 from labkernels.gemm.bench import Candidate, Clocks, Prepared, time_rounds
 from labkernels.gemm.energy import energy_j
-from labkernels.gemm.family import GemmKernel
+from labkernels.gemm.family import TRANSPORTS, GemmKernel
 from labkernels.gemm.library import Library
 from labkernels.gemm.operands import Operands, Pool, require_torch, sets_for
 from labkernels.gemm.shapes import DECOMPOSED, SHAPES
@@ -178,13 +178,9 @@ def _row(library: Library, one: Prepared, dtype: str, shape: Mnk, timed: dict[st
 
 SUSTAINED = (
     "library",
-    "bf16_128x256_1x1",
-    "bf16_128x256_1x2",
-    "bf16_128x256_2x1",
-    "bf16_128x256_2x1_handshake",
-    "bf16_128x256_2x1_independent",
-    "bf16_128x128_1x1",
-    "bf16_128x128_2x1",
+    *(f"bf16_128x256_{cluster}" for cluster in ("1x1", "2x1", "1x2")),
+    *(f"bf16_128x256_{cluster}_{off}" for cluster in ("2x1", "1x2") for off in TRANSPORTS[1:]),
+    *(f"bf16_128x128_{cluster}" for cluster in ("1x1", "2x1", "2x1_handshake", "2x1_independent")),
 )
 
 

@@ -61,12 +61,14 @@ class GemmKernel:
     def expected_loads(self) -> dict[str, int]:
         """Tensor copies that the code must contain: A is shared along N, B along M, both else loaded plainly.
 
-        A tile of an SM pair already spans two CTAs along M, so B is shared between pairs only.
+        A tile of an SM pair already spans two CTAs along M, so B is shared between pairs only. On sm_100a CUTLASS
+        has the loop of loads twice: once for the first stages, once for the rest.
         """
         shared = 0
         if self.transport == "multicast":
             shared = (self.cluster[1] > 1) + (self.cluster[0] > self.sms_per_tile)
-        return {"tma_tile": 2 - shared, "tma_multicast": shared}
+        loops = 2 if self.arch == "sm_100a" else 1
+        return {"tma_tile": loops * (2 - shared), "tma_multicast": loops * shared}
 
     @property
     def line(self) -> str:
@@ -130,7 +132,7 @@ _SYMBOL = re.compile(
 
 def of_symbol(arch: str, symbol: str) -> GemmKernel | None:
     """The kernel that a demangled name of the machine code stands for, or None."""
-    found = _SYMBOL.search(symbol)
+    found = _SYMBOL.search(symbol.replace("(int)", ""))  # as Nsight Compute writes it
     if found is None:
         return None
     dtype = {element: name for name, element in ELEMENTS.items()}[found["element"]]

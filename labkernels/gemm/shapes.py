@@ -8,7 +8,7 @@ class Shape:
     """D[M,N] = A[M,K] · B[N,K]ᵀ.
 
     Attributes:
-        group: `square`, `decode`, `prefill`, `gqa` or `wave`.
+        group: `square`, `decode`, `prefill`, `gqa`, `wave` or `ragged`.
         m: Rows of A and D: tokens, in a model.
         n: Rows of B and columns of D: outputs of a layer.
         k: Inputs of a layer.
@@ -74,6 +74,12 @@ SHAPES = (
     Shape("wave", 2560, 3072, 8192, held_out=True),
     Shape("wave", 2688, 3072, 4096, held_out=True),
     Shape("wave", 5632, 3072, 4096, held_out=True),
+    # one decode product with fewer and fewer of the tile's 128 rows outside A
+    Shape("ragged", 16, 28672, 8192),
+    Shape("ragged", 32, 28672, 8192),
+    Shape("ragged", 96, 28672, 8192),
+    Shape("ragged", 112, 28672, 8192),
+    Shape("ragged", 120, 28672, 8192),
 )
 
 DECOMPOSED = (
@@ -90,6 +96,12 @@ DECOMPOSED = (
     (2816, 3072, 4096),
     (1536, 3072, 4096),
     (256, 8192, 28672),
+    (16, 28672, 8192),
+    (32, 28672, 8192),
     (64, 28672, 8192),
+    (96, 28672, 8192),
+    (112, 28672, 8192),
+    (120, 28672, 8192),
+    (128, 28672, 8192),
 )
 """Shapes at which multicast is also switched off inside the same clusters."""
