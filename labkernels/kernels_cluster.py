@@ -83,7 +83,7 @@ def exchange(function: str) -> tuple[Callable, types.Type]:
         The kernel, of (cluster, pattern, share_bytes, command_bytes, slot_bytes, stages, laps, dump, log,
         statuses), and its signature. `pattern`: 0 pairs, even to odd; 1 pairs, both ways; 2 ring; 3 all to all;
         4 first to all others. `dump` is 0 or the address of blocks × stages × slot_bytes bytes: the inboxes at
-        the end. `log` and `statuses` hold a word per block.
+        the end. `log` holds two words per block (cycles, SM), `statuses` one.
     """
     call = cuda.declare_device(function, EXCHANGE, abi="c")
 
@@ -119,7 +119,7 @@ def exchange(function: str) -> tuple[Callable, types.Type]:
             laps,
             block,
             dump,
-            log + types.uint64(4 * block),
+            log + types.uint64(8 * block),
         )
         if result >> 32:
             statuses[block] = types.uint32(result >> 32)

@@ -15,6 +15,13 @@ MODULES = {
     "fa3": "fa3",
     "gemm": "gemm",
     "gemm_traffic": "gemm_traffic",
+    "multicast": "multicast",
+    "handshake": "handshake",
+    "residency": "residency",
+    "cluster_latency": "cluster_latency",
+    "cluster_counters": "cluster_counters",
+    "dsm": "dsm",
+    "broadcast": "broadcast",
 }
 
 

@@ -1,0 +1,69 @@
+"""Hardware counters of a process's launches, read by Nsight Compute."""
+
+import csv
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from cuda.bindings import driver
+
+SECTOR_BYTES = 32
+
+
+class NoCounters(RuntimeError):
+    """Nsight Compute is missing or may not read the counters; the message carries what it said."""
+
+
+def begin() -> None:
+    """Count the launches that follow in this process, if it runs under Nsight Compute."""
+    driver.cuProfilerStart()
+
+
+def end() -> None:
+    """Count no more."""
+    driver.cuProfilerStop()
+
+
+def count(target: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, int]]:
+    """Run a command under Nsight Compute and read the counters of each launch between its `begin` and `end`.
+
+    Clocks are left as they are, and caches are not flushed between the passes over one launch.
+
+    Args:
+        target: the command.
+        metrics: names of metrics, each with the name it is given here; sectors are turned into bytes.
+
+    Returns:
+        One dictionary per launch, in order.
+
+    Raises:
+        NoCounters: no `ncu`, or it refuses.
+    """
+    if (ncu := shutil.which("ncu")) is None:
+        raise NoCounters("no ncu on the PATH: install Nsight Compute, or read the stored rows")
+    options = ["--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "none"]
+    options += ["--profile-from-start", "off", "--metrics", ",".join(metrics)]
+    done = subprocess.run([ncu, *options, *target], capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    if done.returncode or not lines:
+        raise NoCounters(f"ncu failed ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}")
+    return parse(lines, metrics)
+
+
+def parse(lines: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, int]]:
+    """Counters of each launch from the lines of `ncu --csv`.
+
+    Raises:
+        NoCounters: a metric has no value; the message names it.
+    """
+    launches: dict[str, dict[str, int]] = {}
+    for row in csv.DictReader(lines):
+        name, text = row["Metric Name"], row["Metric Value"].replace(",", "")
+        if name not in metrics:
+            continue
+        try:
+            value = round(float(text))
+        except ValueError:
+            raise NoCounters(f"ncu gave {text!r} for {name}: this GPU has no such counter") from None
+        launches.setdefault(row["ID"], {})[metrics[name]] = value * (SECTOR_BYTES if "sectors" in name else 1)
+    return list(launches.values())

@@ -1,0 +1,134 @@
+"""Kernels of a cluster on a GPU: every byte of every CTA, every fan-out; faults end in a named error."""
+
+import numpy as np
+import pytest
+
+from labkernels.device import Buffer, Gpu, StalledWait
+from labkernels.experiments.base import Memory
+from labkernels.experiments.cluster_exchange import (
+    PATTERNS,
+    Exchange,
+    ExchangeConfiguration,
+    arrivals,
+    pair_cycles,
+)
+from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring
+from labkernels.experiments.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
+from labkernels.experiments.stream import WrongBytes
+from labkernels.mechanisms import kernel, kernels
+
+pytestmark = pytest.mark.gpu
+KIB, MIB = 1 << 10, 1 << 20
+RINGS = [spec for spec in kernels(protocol="ring") if dict(spec.constants).get("fault", "none") == "none"]
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return Gpu()
+
+
+@pytest.fixture(scope="module")
+def memory(gpu):
+    memory = Memory(gpu, 64 * MIB)
+    yield memory
+    memory.close()
+
+
+@pytest.fixture(scope="module")
+def scratch():
+    with Buffer(64 * MIB) as buffer:
+        yield buffer
+
+
+def ring(gpu, memory, spec, fan_out, tile=8 * KIB, stages=4, scratch=None, **more):
+    source = "computed" if dict(spec.constants).get("origin") == "computed" else "l2"
+    configuration = RingConfiguration(spec, fan_out, source, tile, stages, 32 * MIB, **more)
+    return ClusterRing(gpu, configuration, scratch if source == "computed" else memory.buffer, memory.seed)
+
+
+@pytest.mark.parametrize("fan_out", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("spec", RINGS, ids=lambda spec: spec.name)
+def test_every_cta_of_a_ring_receives_every_byte(gpu, memory, scratch, spec, fan_out):
+    if fan_out == 1 and spec.mechanism.startswith("dsm"):
+        pytest.skip("nobody to send to")
+    for tile in (4 * KIB, 32 * KIB):
+        one = ring(gpu, memory, spec, fan_out, tile, scratch=scratch)
+        one.check()
+        one.close()
+
+
+def test_ctas_alone_receive_what_their_group_shares(gpu, memory):
+    one = ring(gpu, memory, kernel("tma_tile", "ring", producers=1), 4, clustered=False)
+    one.check()
+    one.close()
+
+
+@pytest.mark.parametrize("more", [{"lag_cycles": 3000}, {"delay_cycles": 3000}, {"hold_cycles": 3000}])
+def test_skew_delivers_the_same_bytes(gpu, memory, more):
+    for spec in (
+        multicast_ring(),
+        multicast_ring(share="leader"),
+        kernel("dsm_bulk", "ring", share="slices", origin="global"),
+    ):
+        one = ring(gpu, memory, spec, 8, **more)
+        one.check(tiles=40)
+        one.close()
+
+
+def test_a_wrong_byte_is_found(gpu, memory):
+    one = ring(gpu, memory, multicast_ring(), 4)
+    one.check()
+    word = memory.buffer.read(np.uint32, 1, 8 * KIB)
+    memory.buffer.write(word ^ 1, 8 * KIB)
+    try:
+        with pytest.raises(WrongBytes, match=r"group 1, CTA 0 of 4, tile 0, byte 0"):
+            one.check()
+    finally:
+        memory.buffer.write(word, 8 * KIB)
+        one.close()
+
+
+@pytest.mark.parametrize("fault", ["missing_expect", "early_exit"])
+def test_a_faulty_ring_ends_in_a_named_error_and_the_gpu_goes_on(gpu, memory, fault):
+    broken = ring(gpu, memory, multicast_ring(fault=fault), 4)
+    broken.launch(12)
+    with pytest.raises(StalledWait, match=r"(full|empty)\[0\]"):
+        broken.require_arrived()
+    broken.close()
+    sound = ring(gpu, memory, multicast_ring(), 4)
+    sound.check()
+    sound.close()
+
+
+def test_what_does_not_fit_is_refused_before_the_launch(gpu, memory):
+    with pytest.raises(ValueError, match="cluster 32 is above the limit of 16"):
+        ring(gpu, memory, multicast_ring(), 32)
+    with pytest.raises(ValueError, match="give fewer stages or smaller tiles"):
+        ring(gpu, memory, multicast_ring(), 4, tile=64 * KIB)
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8, 16])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_exchanges_fill_every_inbox(gpu, spec, pattern, cluster):
+    share = ALL_TO_ALL_SHARE_BYTES[cluster]
+    configuration = ExchangeConfiguration(
+        spec, cluster, pattern, share, share // 4, 2, THREADS[spec.mechanism]
+    )
+    one = Exchange(gpu, configuration)
+    one.check()
+    one.close()
+
+
+@pytest.mark.parametrize("mechanism", ["dsm_load", "dsm_store", "dsm_bulk"])
+def test_single_transfers_take_a_plausible_time(gpu, mechanism):
+    cycles = pair_cycles(gpu, kernel(mechanism, "pair"), 4, 3, 1, 16, 64)
+    assert 100 < np.median(cycles) < 2000
+
+
+def test_a_multicast_arrives_everywhere_at_about_the_same_time(gpu, memory):
+    found = arrivals(gpu, kernel("tma_multicast", "arrival"), 8, 0xFF, 2048, 64, memory.buffer)
+    median = np.median(found.cycles[8:], axis=0)
+    assert median.shape == (8,)
+    assert np.all((median > 200) & (median < 3000))
+    assert np.ptp(median) < 300

@@ -1,0 +1,162 @@
+"""Kernels of a cluster without a GPU: what their machine code contains, who sends to whom, clocks put on one scale."""
+
+import numpy as np
+import pytest
+
+from labkernels import sass
+from labkernels.assemble import assemble
+from labkernels.device import counters
+from labkernels.experiments import broadcast, cluster_counters, dsm, handshake, multicast
+from labkernels.experiments.cluster_exchange import (
+    EXCHANGES,
+    PATTERNS,
+    ExchangeConfiguration,
+    align,
+)
+from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring
+from labkernels.mechanisms import kernel, kernels
+
+KIB = 1024
+PROTOCOLS = ("ring", "exchange", "pair", "arrival")
+SPECS = [spec for protocol in PROTOCOLS for spec in kernels(protocol=protocol)]
+
+
+def loop_opcodes(spec):
+    return set(sass.disassemble(assemble(spec).cubin)[spec.function].opcodes_in_loops())
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_kernel_assembles_and_shows_its_mechanism(spec):
+    built = assemble(spec)
+    assert built.registers <= 64
+    assert built.shared_bytes <= 3 * KIB
+
+
+@pytest.mark.parametrize(
+    ("scope", "fences", "invalidates"),
+    [
+        ("default", False, False),
+        ("relaxed", False, False),
+        ("arrive", True, False),
+        ("wait", False, True),
+        ("cluster", True, True),
+    ],
+)
+def test_cluster_scope_is_what_brings_fences_into_the_loop(scope, fences, invalidates):
+    opcodes = loop_opcodes(multicast_ring(scope=scope))
+    assert ("MEMBAR.ALL.GPU" in opcodes) == fences
+    assert ("CCTL.IVALL" in opcodes) == invalidates
+
+
+def test_a_unicast_ring_multicasts_nothing():
+    assert not [o for o in assemble(kernel("tma_tile", "ring", producers=1)).opcodes if "MULTICAST" in o]
+
+
+def ring(**changes):
+    given = dict(fan_out=4, source="l2", tile_bytes=32 * KIB, stages=4, footprint_bytes=1 << 24)
+    return RingConfiguration(changes.pop("spec", multicast_ring()), **{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tile_bytes": 1024 + 128, "fan_out": 16}, "not multiples of 128; give a tile of 2048"),
+        ({"stages": 33}, "33 stages, the limit is 32"),
+        ({"stages": 3, "spec": multicast_ring(producers=2)}, "3 stages are no multiple of 2 producers"),
+        ({"footprint_bytes": 1000}, "1000 bytes does not hold whole tiles"),
+    ],
+)
+def test_a_ring_that_cannot_run_is_refused_by_number_limit_and_fix(changes, says):
+    with pytest.raises(ValueError, match=says):
+        ring(**changes).require_runnable()
+
+
+def test_who_brings_a_tile():
+    unicast = kernel("tma_tile", "ring", producers=1)
+    assert ring().share == "slices"
+    assert ring(spec=multicast_ring(share="leader")).share == "leader"
+    assert ring(spec=unicast).share == "everyone"
+    assert ring(spec=unicast, clustered=False).share == "alone"
+
+
+@pytest.mark.parametrize("module", [broadcast, cluster_counters, handshake, multicast])
+@pytest.mark.parametrize("preset", ["quick", "full"])
+def test_presets_hold_distinct_runnable_rings(module, preset):
+    chosen = list(module.configurations(module.PRESETS[preset]))
+    assert len(set(chosen)) == len(chosen) > 0
+    for configuration in chosen:
+        configuration.require_runnable()
+        assert configuration.tile_bytes * configuration.stages <= 224 * KIB
+
+
+def exchange(pattern, cluster):
+    return ExchangeConfiguration(kernel("dsm_bulk", "exchange"), cluster, pattern, KIB, KIB, 2, 64)
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8, 16])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_send_as_often_as_they_receive(pattern, cluster):
+    one = exchange(pattern, cluster)
+    received = sum(len(one.sources(rank)) for rank in range(cluster))
+    senders = {source for rank in range(cluster) for source in one.sources(rank)}
+    assert received == len(senders) * one.peers
+    assert all(rank not in one.sources(rank) for rank in range(cluster))
+    assert max(len(one.sources(rank)) for rank in range(cluster)) * one.share_bytes == one.slot_bytes
+
+
+def test_patterns_by_hand():
+    assert [exchange("pair_one_way", 4).sources(rank) for rank in range(4)] == [[], [0], [], [2]]
+    assert [exchange("pair_two_way", 4).sources(rank) for rank in range(4)] == [[1], [0], [3], [2]]
+    assert [exchange("ring", 4).sources(rank) for rank in range(4)] == [[3], [0], [1], [2]]
+    assert exchange("all_to_all", 4).sources(1) == [0, 3, 2]
+    assert [exchange("one_to_all", 4).sources(rank) for rank in range(4)] == [[], [0], [0], [0]]
+
+
+@pytest.mark.parametrize("preset", ["quick", "full"])
+def test_exchanges_fit_shared_memory(preset):
+    for one, _ in dsm.configurations(dsm.PRESETS[preset]):
+        assert one.share_bytes + one.stages * one.slot_bytes <= 224 * KIB
+        assert one.share_bytes % one.command_bytes == 0
+
+
+def test_clocks_of_sms_are_put_on_one_scale():
+    cluster, steps, offsets = 4, 5, np.array([0, 1_000_000, -777, 42])
+    logged = np.zeros(cluster * (4 * EXCHANGES + 2 * steps), np.int64)
+    asked = logged[: cluster * 4 * EXCHANGES].reshape(cluster, EXCHANGES, 4)
+    for rank in range(1, cluster):
+        sent = 10_000 + 500 * np.arange(EXCHANGES)
+        asked[rank, :, 0] = sent
+        asked[rank, :, 1] = sent + 210 + offsets[rank]
+        asked[rank, :, 2] = sent + 420
+        asked[rank, 3, 1:3] += 5000  # an answer that was held up counts for nothing
+    stepped = logged[cluster * 4 * EXCHANGES :].reshape(steps, cluster, 2)
+    stepped[:, 0, 0] = 100_000 + 1000 * np.arange(steps)
+    stepped[..., 1] = stepped[:, :1, 0] + [600, 610, 620, 630] + offsets
+    found = align(logged, cluster, steps, mask=0b1011)
+    assert np.array_equal(found.cycles[:, [0, 1, 3]], np.tile([600.0, 610.0, 630.0], (steps, 1)))
+    assert np.isnan(found.cycles[:, 2]).all()
+    assert np.median(found.answer_cycles) == 420
+
+
+NCU = """"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","ring","lts__t_sectors_op_read.sum","sector","1,024"
+"0","ring","sm__cycles_elapsed.max","cycle","5000"
+"1","ring","lts__t_sectors_op_read.sum","sector","8"
+"1","ring","sm__cycles_elapsed.max","cycle","6000"
+"""
+
+
+def test_counters_are_read_per_launch_and_sectors_become_bytes():
+    metrics = {"lts__t_sectors_op_read.sum": "l2_read_bytes", "sm__cycles_elapsed.max": "cycles"}
+    assert counters.parse(NCU.splitlines(), metrics) == [
+        {"l2_read_bytes": 32768, "cycles": 5000},
+        {"l2_read_bytes": 256, "cycles": 6000},
+    ]
+    with pytest.raises(counters.NoCounters, match="no such counter"):
+        counters.parse(NCU.replace('"8"', '"n/a"').splitlines(), metrics)
+
+
+def test_no_nsight_compute_is_said_by_name(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(counters.NoCounters, match="no ncu on the PATH"):
+        counters.count(["true"], {})
