@@ -9,7 +9,7 @@ from labkernels import dispatch
 from labkernels.assemble import assemble, render
 from labkernels.experiments import fa3
 from labkernels.experiments.gather import Cache, Gather, column_span, require_pages_in_pool
-from labkernels.experiments.paged import PRESETS, decode_cases, prefill_cases, work
+from labkernels.experiments.paged import PRESETS, decode_cases, wgmma_cases, work
 from labkernels.mechanisms import kernel, kernels
 
 TILE_ROWS = 128
@@ -131,7 +131,7 @@ def test_column_spans_divide_rows_and_others_are_refused():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_case_is_a_kernel_of_the_registry_that_reads_a_ceiling_beside_it(preset):
-    cases = [*decode_cases(PRESETS[preset], 132), *prefill_cases(PRESETS[preset])]
+    cases = [*decode_cases(PRESETS[preset], 132), *wgmma_cases(PRESETS[preset], 132)]
     assert {case.spec for case in cases} <= set(kernels(protocol="gather"))
     assert {"contiguous", "rows", "box", "row", "run", "no_copy"} == {case.variant for case in cases}
     for case in cases:
@@ -203,7 +203,8 @@ def test_each_problem_has_a_way_by_either_mechanism_where_a_page_is_whole_tiles(
 def test_other_ways_change_nothing_but_the_mechanism():
     for sizes in fa3.PRESETS["full"].problems:
         problem = fa3.Problem(*sizes)
-        choices = [way.expected(2) for way in fa3.ways(problem, (128,)) if way.page_rows]
+        splits = problem.num_splits(132)
+        choices = [way.expected(splits) for way in fa3.ways(problem, (128,)) if way.page_rows]
         fields = [
             {name: value for name, value in vars(choice).items() if name not in ("k", "v", "reasons")}
             for choice in choices

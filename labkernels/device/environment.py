@@ -17,6 +17,7 @@ from labkernels.device.gpu import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("numpy", "pandas", "altair", "papermill")
+MEASURED_PACKAGES = ("jax", "flash-attn3-jax")  # their kernels are measured where they are installed
 SAMPLE_MS = 100
 
 # nvidia-smi's bits of clocks_event_reasons.active (NVML, nvmlClocksEventReasons)
@@ -87,7 +88,11 @@ def summarize_samples(text: str) -> dict[str, Any]:
 def describe(gpu: Gpu) -> dict[str, Any]:
     """What does not change during a run: columns of the run table."""
     facts = gpu.facts
-    names = {**toolchain(), **{name: metadata.version(name) for name in PACKAGES}}
+    installed = {
+        distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()
+    }
+    measured = {name: installed[name] for name in MEASURED_PACKAGES if name in installed}
+    names = {**toolchain(), **{name: metadata.version(name) for name in PACKAGES}, **measured}
     return {
         "gpu_name": facts.name,
         "gpu_uuid_hash": hashlib.sha256(str(gpu.device.uuid).encode()).hexdigest()[:12],

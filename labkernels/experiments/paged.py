@@ -15,7 +15,8 @@ from labkernels.stats import summarize
 
 KIB, GIB = 1 << 10, 1 << 30
 RING_BYTES = 192 * KIB  # of all CTAs of an SM
-PREFILL_STAGES = 4  # two for K and two for V, as in FlashAttention-3
+WGMMA_DECODE_HEADS = 4  # one block for each head on each SM of 132
+WGMMA_STAGES = 4  # two for K and two for V, as in FlashAttention-3
 PLAIN_ROW_BYTES, PLAIN_HEADS = 256, 8  # head dim 128 in bf16
 FIRST_TILE_BLOCKS = 8
 LONGEST_PAGE = 512  # sequences are whole pages of every size
@@ -58,7 +59,8 @@ class Case:
     """One configuration.
 
     Attributes:
-        phase: `decode` or `prefill`.
+        phase: `decode` (keys of a block's own, from HBM), `decode_mma` (the same with tensor cores at work, as in an
+            attention kernel) or `prefill` (keys that others read too, tensor cores at work).
         variant: `contiguous`, `rows` (cp.async), `box` (TMA, a page or a part of one), `row` (TMA, one row),
             `run` (TMA bulk), or `no_copy`: the ring turns, nothing is copied.
         spec: the kernel.
@@ -103,11 +105,16 @@ def _spec(variant: str, tile_rows: int, row_bytes: int, compute: str) -> KernelS
     return kernel("tma_tile", "gather", compute=compute, table=table, **shape)
 
 
-def _variants(cache: Cache, tile_rows: int, phase: str) -> Iterator[tuple[str, int, int]]:
-    """Every way to gather from a cache, the rows of one copy and the warps that issue copies."""
+def _variants(
+    cache: Cache, tile_rows: int, phase: str, thorough: bool = True
+) -> Iterator[tuple[str, int, int]]:
+    """Ways to gather from a cache, the rows of one copy and the warps that issue copies.
+
+    Unless `thorough`, without the slow ones: a TMA copy for each row of a longer page, short runs by one warp.
+    """
     if not cache.page_rows:
         yield "contiguous", tile_rows, 1
-        if phase == "prefill":
+        if phase != "decode":
             yield "no_copy", tile_rows, 1
         return
     span = column_span(cache.row_bytes).span_bytes
@@ -117,9 +124,12 @@ def _variants(cache: Cache, tile_rows: int, phase: str) -> Iterator[tuple[str, i
     ways = {"box": box if box >= fewest else 0, "row": fewest if fewest < box else 0}
     if phase == "decode":
         ways["run"] = min(tile_rows, cache.run_rows)
+    if not thorough:
+        del ways["row"]
     for variant, piece in ways.items():
         for issuers in (1, 4):
-            if piece and (issuers == 1 or tile_rows // piece >= issuers):
+            slow = variant == "run" and issuers == 1 and piece < 16
+            if piece and tile_rows // piece >= issuers and (thorough or not slow):
                 yield variant, piece, issuers
 
 
@@ -129,7 +139,12 @@ def decode_cases(parameters: Parameters, sm_count: int) -> Iterator[Case]:
     plain, plain_heads = PLAIN_ROW_BYTES, PLAIN_HEADS
 
     def cases(
-        row_bytes: int, heads: int, pages: tuple[int, ...], splits: int = 1, **cache: Any
+        row_bytes: int,
+        heads: int,
+        pages: tuple[int, ...],
+        splits: int = 1,
+        thorough: bool = False,
+        **cache: Any,
     ) -> Iterator[Case]:
         tile_rows = rows_of[row_bytes]
         tile_bytes = tile_rows * row_bytes
@@ -141,12 +156,12 @@ def decode_cases(parameters: Parameters, sm_count: int) -> Iterator[Case]:
         ring = {"splits": splits, "stages": stages, "ctas_per_sm": ctas}
         for page in (0, *pages):
             each = replace(paged, page_rows=page)
-            for variant, piece, issuers in _variants(each, tile_rows, "decode"):
+            for variant, piece, issuers in _variants(each, tile_rows, "decode", thorough):
                 spec = _spec(variant, tile_rows, row_bytes, "none")
                 yield Case("decode", variant, spec, each, piece, issuers, **ring)
 
     short = parameters.short_page_rows
-    yield from cases(plain, plain_heads, parameters.page_rows)
+    yield from cases(plain, plain_heads, parameters.page_rows, thorough=True)
     yield from cases(plain, plain_heads, parameters.page_rows, layout="hnd")
     yield from cases(plain, plain_heads, short, shuffled=False)
     yield from cases(plain, plain_heads, short, splits=11)
@@ -158,16 +173,23 @@ def decode_cases(parameters: Parameters, sm_count: int) -> Iterator[Case]:
             yield from cases(plain, heads, short)
 
 
-def prefill_cases(parameters: Parameters) -> Iterator[Case]:
-    """Every block multiplies its queries with the keys of a sequence that others read too."""
+def wgmma_cases(parameters: Parameters, sm_count: int) -> Iterator[Case]:
+    """Every block multiplies its queries with keys: of its own in decode, shared with other blocks in prefill."""
     tile_rows, row_bytes = WGMMA_SHAPE
-    ring = {"splits": 1, "stages": PREFILL_STAGES, "ctas_per_sm": 1}
-    cache = Cache(row_bytes, PLAIN_HEADS, (parameters.prefill_rows,), 1)
-    for page in (0, *parameters.page_rows):
-        each = replace(cache, page_rows=page)
-        for variant, piece, issuers in _variants(each, tile_rows, "prefill"):
-            spec = _spec(variant, tile_rows, row_bytes, "wgmma")
-            yield Case("prefill", variant, spec, each, piece, issuers, **ring)
+    sequences = sm_count // WGMMA_DECODE_HEADS
+    rows = (
+        parameters.pool_bytes // (sequences * WGMMA_DECODE_HEADS * row_bytes) // LONGEST_PAGE * LONGEST_PAGE
+    )
+    caches = {
+        "decode_mma": Cache(row_bytes, WGMMA_DECODE_HEADS, (rows,) * sequences, 1),
+        "prefill": Cache(row_bytes, PLAIN_HEADS, (parameters.prefill_rows,), 1),
+    }
+    for phase, cache in caches.items():
+        for page in (0, *parameters.page_rows):
+            each = replace(cache, page_rows=page)
+            for variant, piece, issuers in _variants(each, tile_rows, phase, phase == "prefill"):
+                spec = _spec(variant, tile_rows, row_bytes, "wgmma")
+                yield Case(phase, variant, spec, each, piece, issuers, 1, WGMMA_STAGES, 1)
 
 
 def work(case: Case, sm_count: int) -> np.ndarray:
@@ -206,7 +228,7 @@ def check_ragged(gpu: Gpu, memory: Memory, case: Case) -> None:
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Check every configuration and time all of them in every round; then the first tile, table cold and warm."""
     memory = Memory(gpu, parameters.pool_bytes)
-    cases = [*decode_cases(parameters, gpu.facts.sm_count), *prefill_cases(parameters)]
+    cases = [*decode_cases(parameters, gpu.facts.sm_count), *wgmma_cases(parameters, gpu.facts.sm_count)]
     gathers = []
     for case in progress(cases, "check"):
         if case.phase == "decode":

@@ -12,7 +12,7 @@ from labkernels.mechanisms import GATHER_SHAPES, kernel, kernels  # noqa: E402
 
 SEED = 5
 LENGTHS = (0, 1, 127, 128, 129, 0, 700, 1537)
-PAGES = (0, 1, 2, 8, 64, 128, 512)
+PAGES = (0, 1, 8, 512)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def pieces(spec, cache):
         return [(1, 1)]
     most = min(tile_rows, cache.rows_per_page if spec.mechanism == "tma_tile" else cache.run_rows)
     fewest = 128 // column_span(cache.row_bytes).span_bytes if spec.mechanism == "tma_tile" else 1
-    sizes = [rows for rows in (fewest, 32, most) if fewest <= rows <= most and most % rows == 0]
+    sizes = [rows for rows in (fewest, most) if fewest <= rows <= most and most % rows == 0]
     return [(rows, issuers) for rows in sizes for issuers in (1, 4) if tile_rows // rows >= issuers]
 
 
@@ -76,6 +76,7 @@ def test_tensor_cores_multiply_what_was_gathered(gpu, page_rows):
             check_products(gpu, spec, page_rows, piece, 4 if piece < 128 else 1, 4)
 
 
+BAD_ENTRY = 61  # of 64: in one of the last tiles, which are checked
 MECHANISMS = {
     "cp_async": {"compute": "none"},
     "tma_tile": {"compute": "none", "table": "global"},
@@ -91,12 +92,12 @@ def test_a_page_outside_the_pool_reads_nothing_outside_it(gpu, pool, mechanism, 
     cache = Cache(256, 2, (1024,), 16)
     case = gather(gpu, pool, spec, cache, 1 if mechanism != "tma_tile" else 16)
     table = cache.table.copy()
-    table[5] = bad
+    table[BAD_ENTRY] = bad
     case._table.write(table)
     with pytest.raises(WrongBytes):
         case.check()
     inside = cache.table.copy()
-    inside[5] = cache.pages - 1
+    inside[BAD_ENTRY] = cache.pages - 1
     cache.__dict__["table"] = inside
     if mechanism == "tma_tile":  # zeros, not the last page
         exact = case.expected_words
@@ -104,7 +105,7 @@ def test_a_page_outside_the_pool_reads_nothing_outside_it(gpu, pool, mechanism, 
         def with_zeros(segment, tiles, words=None):
             expected = exact(segment, tiles, words).copy()
             row = np.arange(tiles)[:, None] * 128 + case._word_places[0][None, :] + segment[2]
-            expected[row // 16 == 5] = 0
+            expected[row // 16 == BAD_ENTRY] = 0
             return expected
 
         case.expected_words = with_zeros
