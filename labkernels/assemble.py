@@ -190,6 +190,8 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = CACHE) ->
         AssemblyError: PTX or link failed, or the machine code breaks the registry's promise.
     """
     _require_arch(arch)
+    if arch not in spec.architectures:
+        raise ValueError(f"{spec.name} does not exist for {arch}, only for {', '.join(spec.architectures)}")
     ptx = render(spec, arch)
     sources = [ptx, spec.name, arch, json.dumps(toolchain())]
     files = (*sorted(PACKAGE.glob("kernels*.py")), *(PACKAGE / f"{name}.py" for name in ("assemble", "sass")))
@@ -255,13 +257,15 @@ def assemble_all(
 ) -> Iterator[Kernel]:
     """Build many kernels in parallel processes; yields each as it is done, in order.
 
+    Kernels that do not exist for the architecture are left out.
+
     Args:
         specs: what to build.
         arch: `sm_90a` or `sm_100a`.
         cache_dir: where built kernels are kept.
         workers: processes; by default one per core.
     """
-    specs = list(specs)
+    specs = [spec for spec in specs if arch in spec.architectures]
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
         count = len(specs)
         yield from pool.map(assemble, specs, [arch] * count, [cache_dir] * count, chunksize=4)

@@ -18,7 +18,12 @@ def _kernels(arguments: argparse.Namespace) -> int:
     built = [
         kernel
         for arch in arguments.arch
-        for kernel in tqdm(assemble_all(specs, arch), total=len(specs), desc=arch, leave=False)
+        for kernel in tqdm(
+            assemble_all(specs, arch),
+            total=sum(arch in spec.architectures for spec in specs),
+            desc=arch,
+            leave=False,
+        )
     ]
     described = [
         {

@@ -54,6 +54,11 @@ class KernelSpec:
         return f"{self.mechanism}_{self.protocol}"
 
     @property
+    def architectures(self) -> tuple[str, ...]:
+        """Architectures the kernel exists for: wgmma is Hopper's alone."""
+        return ("sm_90a",) if dict(self.constants).get("compute") == "wgmma" else ARCHITECTURES
+
+    @property
     def max_registers(self) -> int:
         """Registers per thread given to the linker: few enough for 512 threads and more on an SM, no spill in a loop.
 
@@ -110,7 +115,7 @@ def _gathers(**axes: tuple[str, ...]) -> tuple[Mapping[str, tuple[int | str, ...
     return tuple({"tile_rows": (rows,), "row_bytes": (row,), **axes} for rows, row in shapes)
 
 
-PRODUCERS = (1, 2, 4)  # warps that issue copies in turn
+CONSUMERS = (1, 2, 4)  # warps that read tiles in turn
 HANDOVERS = {"share": ("slices", "leader"), "origin": ("global", "computed")}
 
 
@@ -120,6 +125,7 @@ def _rings(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | s
         "share": ("slices",),
         "origin": ("global",),
         "producers": (1,),
+        "consumers": (1,),
         "arrivers": ("lanes",),
         "scope": ("default",),
         "fault": ("none",),
@@ -136,7 +142,8 @@ MECHANISMS = {
             {
                 "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
                 "chase": (
-                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
+                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES, "clock": ("step",)},
+                    {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
                     {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
                 ),
                 "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
@@ -161,7 +168,10 @@ MECHANISMS = {
             {
                 "stream": ({"excess_bytes": (0, 16)},),
                 "gather": _gathers(),
-                "chase": ({"wait": ("try_wait", "test_wait")},),
+                "chase": (
+                    {"wait": ("try_wait", "test_wait"), "clock": ("step",)},
+                    {"wait": ("try_wait",), "clock": ("chain",)},
+                ),
                 "issue": ({},),
             },
         ),
@@ -172,9 +182,12 @@ MECHANISMS = {
                 "stream": ({"rank": (1, 2, 3, 4, 5)},),
                 "gather": _gathers(compute=("none",), table=("global", "none"))
                 + _gathers(compute=("wgmma",), table=("global", "none")),
-                "chase": ({"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},),
+                "chase": (
+                    {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",), "clock": ("step",)},
+                    {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
+                ),
                 "issue": ({"rank": (2,)},),
-                "ring": ({"producers": PRODUCERS},),
+                "ring": ({"producers": (1, 2), "consumers": CONSUMERS},),
                 "arrival": ({},),
             },
         ),
@@ -183,11 +196,10 @@ MECHANISMS = {
             "TMA multicast",
             {
                 "ring": (
-                    _rings({"producers": PRODUCERS}),
+                    _rings({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
                     _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
                     _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
                     _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
-                    _rings({"share": ("leader",), "producers": (1, 2)}),
                     _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
                     _rings({"fault": ("missing_expect", "early_exit")}),
                 ),

@@ -66,13 +66,20 @@ def specs(transfer_bytes: int) -> Iterator[KernelSpec]:
     chunks = chunks_for(transfer_bytes)
     if transfer_bytes == 16:
         for policy in ("nc", "cg", "L1::no_allocate"):
-            yield kernel("ldg", "chase", destination="register", chunks=1, policy=policy)
-        yield kernel("tma_bulk", "chase", wait="test_wait")
+            yield kernel("ldg", "chase", destination="register", chunks=1, policy=policy, clock="step")
+        yield kernel("tma_bulk", "chase", wait="test_wait", clock="step")
     yield kernel("ldg", "chase", destination="shared", chunks=chunks, policy="nc")
     yield kernel("cp_async", "chase", completion="group", chunks=chunks)
     yield kernel("cp_async", "chase", completion="mbarrier", chunks=chunks)
-    yield kernel("tma_bulk", "chase", wait="try_wait")
-    yield kernel("tma_tile", "chase", rank=2, wait="try_wait")
+    yield kernel("tma_bulk", "chase", wait="try_wait", clock="step")
+    yield kernel("tma_tile", "chase", rank=2, wait="try_wait", clock="step")
+
+
+WHOLE_CHAINS = (
+    kernel("ldg", "chase", destination="register", chunks=1, policy="nc", clock="chain"),
+    kernel("tma_bulk", "chase", wait="try_wait", clock="chain"),
+    kernel("tma_tile", "chase", rank=2, wait="try_wait", clock="chain"),
+)
 
 
 def variant(spec: KernelSpec) -> str:
@@ -115,6 +122,13 @@ class Sampler:
         chase.link()
         self.memory.evict()
         self.add(chase, "chain", "hbm", chase.cycles()[WARM_UP_STEPS:])
+
+    def whole_chain(self, chase: Chase) -> None:
+        """Near transfers with no clock between them: cycles of the chain over its steps, loop included."""
+        chase.link()
+        for _ in range(2):
+            chase.cycles()
+        self.add(chase, "whole_chain", "l2_near", chase.cycles()[:1] / chase.chain.slots)
 
     def after_writes(self, chase: Chase) -> None:
         """The chain a third time, after L2 was filled with written lines: were the first two kept?"""
@@ -176,7 +190,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     plan += [
         (size, spec)
         for rank in parameters.ranks
-        if (size, spec := kernel("tma_tile", "chase", rank=rank, wait="try_wait")) not in plan
+        if (size, spec := kernel("tma_tile", "chase", rank=rank, wait="try_wait", clock="step")) not in plan
     ]
     near, far = {}, {}
     for size, spec in progress(plan, "check"):
@@ -199,6 +213,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
             sampler.first_of_launch(far[size, spec], parameters.launches)
             for _ in range(parameters.rounds):
                 sampler.after_writes(near[size, spec])
+    slots = min(parameters.slots, parameters.l2_footprint_bytes // LINE_BYTES)
+    for spec in WHOLE_CHAINS:
+        chase = Chase(gpu, spec, Chain(memory.buffer, slots, LINE_BYTES, smallest), smallest)
+        for _ in range(parameters.rounds):
+            sampler.whole_chain(chase)
     if parameters.cold_span_bytes:
         for spec in progress([spec for size, spec in plan if size == smallest], "cold pages"):
             with Buffer(parameters.cold_span_bytes) as untouched:

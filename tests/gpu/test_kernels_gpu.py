@@ -141,6 +141,8 @@ def test_chases(gpu, memory, spec, size):
     memory.refill()
     chase = Chase(gpu, spec, Chain(memory.buffer, 100, max(size, 128), 5), size)
     chase.check()
+    if constants.get("clock") == "chain":
+        return
     cycles = chase.cycles()
     assert cycles.min() > 100 and cycles.max() < 100_000
 
