@@ -15,12 +15,12 @@ ARRIVAL = types.int64(U64, I32, I32, I32, I32, U64)
 
 
 def ring(function: str) -> tuple[Callable, types.Type]:
-    """Blocks in groups of `group`; a group streams the same tiles into each of its blocks.
+    """Blocks in groups of `group`, neighbours or `scattered`; a group streams the same tiles into each of its blocks.
 
     Group g starts at tile g and moves on by the number of groups.
 
     Returns:
-        The kernel, of (source, memory, group, row_limit, tile_rows, tiles, tile_bytes, stages, lag_cycles,
+        The kernel, of (source, memory, group, scattered, row_limit, tile_rows, tiles, tile_bytes, stages, lag_cycles,
         delay_cycles, delayed_rank, hold_cycles, dump, log, sums, statuses), and its signature. `source` is the
         address of a tensor map, `memory` that of its tensor. The block of rank r in its group starts
         r × `lag_cycles` late, the one of `delayed_rank` spends `delay_cycles` before each copy, and every block
@@ -33,6 +33,7 @@ def ring(function: str) -> tuple[Callable, types.Type]:
         source,
         memory,
         group,
+        scattered,
         row_limit,
         tile_rows,
         tiles,
@@ -48,14 +49,18 @@ def ring(function: str) -> tuple[Callable, types.Type]:
         statuses,
     ):
         block = types.int64(cuda.blockIdx.x)
+        groups = types.int32(cuda.gridDim.x) // group
         rank = types.int32(block % group)
+        first = types.int32(block // group)
+        if scattered:
+            rank, first = types.int32(block // groups), types.int32(block % groups)
         if dump != 0:
             dump += types.uint64(block * tiles * tile_bytes)
         result = call(
             source,
             memory,
-            types.int32(block // group) * tile_rows,
-            types.int32(cuda.gridDim.x // group) * tile_rows,
+            first * tile_rows,
+            groups * tile_rows,
             row_limit,
             tile_rows,
             tiles,
@@ -71,9 +76,7 @@ def ring(function: str) -> tuple[Callable, types.Type]:
         if result >> 32:
             statuses[block] = types.uint32(result >> 32)
 
-    return kernel, types.void(
-        U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64, U32_POINTER, U32_POINTER
-    )
+    return kernel, types.void(U64, U64, *[I32] * 11, U64, U64, U32_POINTER, U32_POINTER)
 
 
 def exchange(function: str) -> tuple[Callable, types.Type]:

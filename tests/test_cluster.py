@@ -13,7 +13,7 @@ from labkernels.experiments.cluster_exchange import (
     ExchangeConfiguration,
     align,
 )
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring
+from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, unicast_ring
 from labkernels.mechanisms import kernel, kernels
 
 KIB = 1024
@@ -49,7 +49,7 @@ def test_cluster_scope_is_what_brings_fences_into_the_loop(scope, fences, invali
 
 
 def test_a_unicast_ring_multicasts_nothing():
-    assert not [o for o in assemble(kernel("tma_tile", "ring", producers=1)).opcodes if "MULTICAST" in o]
+    assert not [o for o in assemble(unicast_ring()).opcodes if "MULTICAST" in o]
 
 
 def ring(**changes):
@@ -72,7 +72,7 @@ def test_a_ring_that_cannot_run_is_refused_by_number_limit_and_fix(changes, says
 
 
 def test_who_brings_a_tile():
-    unicast = kernel("tma_tile", "ring", producers=1)
+    unicast = unicast_ring()
     assert ring().share == "slices"
     assert ring(spec=multicast_ring(share="leader")).share == "leader"
     assert ring(spec=unicast).share == "everyone"

@@ -6,7 +6,7 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings
+from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings, unicast_ring
 from labkernels.experiments.throughput import GIB, KIB, MIB
 from labkernels.mechanisms import kernel
 
@@ -73,7 +73,7 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
                         spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold
                     )
             if source != "computed":
-                spec = kernel("tma_tile", "ring", producers=1)
+                spec = unicast_ring()
                 yield RingConfiguration(spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold)
 
 

@@ -10,12 +10,28 @@ from labkernels.mechanisms import KernelSpec
 WARP = 32
 LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest row of a box
 LARGEST_CLUSTER = 16
+WHOLE_SM_SHARED_BYTES = 115 << 10  # of a block that shares its SM with no other
 
 
 class Place:
-    """The blocks of a kernel on the GPU, with their status words and cycle counts."""
+    """Where a kernel's blocks go.
 
-    def __init__(self, gpu: Gpu, spec: KernelSpec, threads: int, shared_bytes: int, cluster: int) -> None:
+    Args:
+        gpu: where.
+        spec: the kernel.
+        threads: of a block.
+        shared_bytes: dynamic shared memory of a block.
+        cluster: blocks of a cluster.
+        alone: give each block an SM of its own, by asking for more shared memory than half an SM has. Left to
+            itself the GPU puts two blocks of a cluster on one SM where a graphics processing cluster is full.
+
+    Raises:
+        ValueError: it does not fit this GPU; the message names the value, the limit and the fix.
+    """
+
+    def __init__(
+        self, gpu: Gpu, spec: KernelSpec, threads: int, shared_bytes: int, cluster: int, alone: bool = True
+    ) -> None:
         if cluster > LARGEST_CLUSTER:
             raise ValueError(
                 f"{spec.name}: cluster {cluster} is above the limit of {LARGEST_CLUSTER}; give 16 or fewer"
@@ -25,6 +41,8 @@ class Place:
                 f"{spec.name}: {shared_bytes} bytes of shared memory, the limit is {limit}; "
                 f"give fewer stages or smaller tiles"
             )
+        if alone:
+            shared_bytes = max(shared_bytes, WHOLE_SM_SHARED_BYTES)
         self.gpu, self.spec, self.threads, self.cluster = gpu, spec, threads, cluster
         self.kernel: Kernel = assemble(spec, gpu.facts.arch)
         self.program = gpu.load(self.kernel)

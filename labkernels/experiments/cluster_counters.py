@@ -8,9 +8,8 @@ from itertools import product
 
 from labkernels.device import Gpu, counters
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring
+from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 from labkernels.experiments.throughput import GIB, KIB, MIB
-from labkernels.mechanisms import kernel
 
 METRICS = {
     "lts__t_sectors_srcunit_tex_op_read.sum": "l2_read_bytes",
@@ -54,18 +53,19 @@ class Parameters:
 PRESETS = {
     "quick": Parameters(fan_outs=(1, 4), tile_bytes=(32 * KIB,)),
     "full": Parameters(
-        stages=(2, 6), lag_cycles=(50, 100, 200, 500, 1000, 2000, 5000, 20000), chosen_fan_outs=(2, 4, 8, 16)
+        stages=(2, 6), lag_cycles=(100, 200, 500, 1000, 2000, 5000), chosen_fan_outs=(2, 4, 8, 16)
     ),
 }
 
 
 def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
     """What is counted, in order."""
-    p, unicast = parameters, kernel("tma_tile", "ring", producers=1)
+    p, unicast = parameters, unicast_ring()
     for fan_out, tile, stages in product(p.fan_outs, p.tile_bytes, p.stages):
         shape = (fan_out, "l2", tile, stages, p.l2_footprint_bytes)
         yield RingConfiguration(unicast, *shape, clustered=False)
         if fan_out > 1:
+            yield RingConfiguration(unicast, *shape, clustered=False, scattered=True)
             yield RingConfiguration(unicast, *shape)
             yield RingConfiguration(multicast_ring(), *shape)
             yield RingConfiguration(multicast_ring(share="leader"), *shape)

@@ -76,8 +76,7 @@ class Exchange:
         shared_bytes = c.share_bytes + c.stages * c.slot_bytes + SLOT_ALIGNMENT_BYTES
         self.place = Place(gpu, c.spec, c.threads, shared_bytes, c.cluster)
         self.kernel = self.place.kernel
-        resident = min(self.place.resident_clusters, gpu.facts.sm_count // c.cluster)
-        self.clusters = clusters or resident
+        self.clusters = clusters or self.place.resident_clusters
         self.blocks = self.clusters * c.cluster
         self._config = self.place.config(self.blocks)
         self._log = Buffer(8 * self.blocks)

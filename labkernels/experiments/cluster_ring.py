@@ -21,10 +21,21 @@ MAX_STAGES = 32
 HASH = np.uint32(0x9E3779B1)
 
 
+def unicast_ring(producers: int = 1, consumers: int = 1) -> KernelSpec:
+    """The ring in which every CTA loads for itself."""
+    return kernel("tma_tile", "ring", producers=producers, consumers=consumers)
+
+
 def multicast_ring(**constants: int | str) -> KernelSpec:
     """The plain multicast ring, with some constants replaced."""
     plain = dict(
-        share="slices", origin="global", producers=1, arrivers="lanes", scope="default", fault="none"
+        share="slices",
+        origin="global",
+        producers=1,
+        consumers=1,
+        arrivers="lanes",
+        scope="default",
+        fault="none",
     )
     return kernel("tma_multicast", "ring", **{**plain, **constants})
 
@@ -41,6 +52,7 @@ class RingConfiguration:
         stages: of each CTA's ring.
         footprint_bytes: memory that the groups walk over.
         clustered: whether a group is a cluster; if not, every CTA is alone.
+        scattered: of CTAs alone, whether those of a group are as far apart in the grid as they can be.
         lag_cycles: each CTA of a group starts so much later than the one before.
         delay_cycles: the group's last CTA spends so much before each copy.
         hold_cycles: every CTA keeps a tile for so long.
@@ -53,6 +65,7 @@ class RingConfiguration:
     stages: int
     footprint_bytes: int
     clustered: bool = True
+    scattered: bool = False
     lag_cycles: int = 0
     delay_cycles: int = 0
     hold_cycles: int = 0
@@ -64,8 +77,9 @@ class RingConfiguration:
 
     @property
     def share(self) -> str:
-        """Who brings a tile: `slices`, `leader`, `everyone` (of a cluster) or `alone` (no cluster)."""
-        return str(self.constants.get("share", "everyone" if self.clustered else "alone"))
+        """Who brings a tile: `slices`, `leader`, `everyone` (of a cluster), `alone` (no cluster) or `scattered`."""
+        alone = "scattered" if self.scattered else "alone"
+        return str(self.constants.get("share", "everyone" if self.clustered else alone))
 
     @property
     def threads(self) -> int:
@@ -75,7 +89,12 @@ class RingConfiguration:
         makers = MAKERS if self.constants.get("origin") == "computed" else 0
         if self.spec.mechanism.startswith("dsm"):
             return 3 * WARP + makers + (PULLERS if self.spec.mechanism == "dsm_load" else 0)
-        return 3 * WARP + makers if makers else WARP * (1 + int(self.constants.get("producers", 1)))
+        return 3 * WARP + makers if makers else WARP * sum(self.roles.values())
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Warps that issue copies and warps that read tiles."""
+        return {role: int(self.constants.get(role, 1)) for role in ("producers", "consumers")}
 
     def require_runnable(self) -> None:
         """Check the numbers before anything is launched.
@@ -92,11 +111,13 @@ class RingConfiguration:
             )
         if self.stages > MAX_STAGES:
             raise ValueError(f"{name}: {self.stages} stages, the limit is {MAX_STAGES}; give fewer")
-        producers = int(self.constants.get("producers", 1))
-        if self.stages % producers:
-            raise ValueError(
-                f"{name}: {self.stages} stages are no multiple of {producers} producers; give {producers}"
-            )
+        for role, warps in self.roles.items():
+            if self.stages % warps:
+                raise ValueError(
+                    f"{name}: {self.stages} stages are no multiple of {warps} {role}; give {warps}"
+                )
+        if self.clustered and self.scattered:
+            raise ValueError(f"{name}: CTAs of a cluster are not scattered; give clustered=False")
         if self.footprint_bytes % self.tile_bytes:
             raise ValueError(
                 f"{name}: a footprint of {self.footprint_bytes} bytes does not hold whole tiles of {self.tile_bytes}"
@@ -112,6 +133,7 @@ class ClusterRing:
         memory: random words of `labkernels.device.words.fill` with `seed`; of computed tiles, memory to overwrite.
         seed: of the words.
         clusters: groups to launch; by default as many as are resident at once.
+        alone: see `Place`.
 
     Raises:
         ValueError: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
@@ -130,11 +152,9 @@ class ClusterRing:
         c = configuration
         cluster = c.fan_out if c.clustered else 1
         shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
-        self.place = Place(gpu, c.spec, c.threads, shared_bytes, cluster)
+        self.place = Place(gpu, c.spec, c.threads, shared_bytes, cluster, alone)
         self.kernel = self.place.kernel
-        # One block per SM, or the SMs' blocks would share a ring's rate between them.
-        resident = min(self.place.resident_clusters * cluster, gpu.facts.sm_count // cluster * cluster)
-        self.groups = clusters or resident // c.fan_out
+        self.groups = clusters or self.place.resident_clusters * cluster // c.fan_out
         self.blocks = self.groups * c.fan_out
         part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
         row = min(part, LONGEST_ROW_BYTES)
@@ -165,6 +185,7 @@ class ClusterRing:
             np.uint64(self._map.address),
             np.uint64(self._memory.address),
             np.int32(c.fan_out),
+            np.int32(c.scattered),
             np.int32(c.footprint_bytes // c.tile_bytes * self.tile_rows),
             np.int32(self.tile_rows),
             np.int32(tiles),
@@ -213,7 +234,7 @@ class ClusterRing:
             dump.set_bytes(POISON)
             self.launch(tiles, dump.address)
             self.require_arrived()
-            arrived = dump.read(np.uint32).reshape(self.groups, c.fan_out, tiles, -1)
+            arrived = self._by_group(dump.read(np.uint32)).reshape(self.groups, c.fan_out, tiles, -1)
         expected = self.expected_words(np.arange(self.groups), tiles, np.arange(c.tile_bytes // 4))
         wrong = arrived != expected[:, None]
         if wrong.any():
@@ -233,9 +254,18 @@ class ClusterRing:
         chosen = np.random.default_rng(self.seed).choice(self.groups, min(2, self.groups), replace=False)
         lanes = np.arange(min(WARP, c.tile_bytes // 16))
         expected = self.expected_words(chosen, tiles, 4 * lanes).sum(axis=1, dtype=np.uint32)
-        sums = self._sums.read(np.uint32).reshape(self.groups, c.fan_out, -1)[chosen][:, :, lanes]
+        sums = self._by_group(self._sums.read(np.uint32))[chosen]
+        sums = sums.reshape(*sums.shape[:2], -1, WARP)[:, :, : c.roles["consumers"], lanes].sum(
+            axis=2, dtype=np.uint32
+        )
         if not np.array_equal(sums, np.broadcast_to(expected[:, None], sums.shape)):
             raise WrongBytes(f"{c.spec.name}: a timed launch read wrong words")
+
+    def _by_group(self, words: np.ndarray) -> np.ndarray:
+        """What the blocks left in order of blocks, as (groups, CTAs of a group, rest)."""
+        if self.configuration.scattered:
+            return words.reshape(self.configuration.fan_out, self.groups, -1).swapaxes(0, 1)
+        return words.reshape(self.groups, self.configuration.fan_out, -1)
 
     def expected_words(self, groups: np.ndarray, tiles: int, words: np.ndarray) -> np.ndarray:
         """Words of the groups' tiles, shape (groups, tiles, words)."""
@@ -257,7 +287,7 @@ class ClusterRing:
             "source": c.source,
             "fan_out": c.fan_out,
             "cluster": c.fan_out if c.clustered else 1,
-            "producers": int(c.constants.get("producers", 1)),
+            **c.roles,
             "scope": str(c.constants.get("scope", "default")),
             "arrivers": str(c.constants.get("arrivers", "lanes")),
             "tile_bytes": c.tile_bytes,

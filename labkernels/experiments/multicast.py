@@ -6,9 +6,8 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings
+from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings, unicast_ring
 from labkernels.experiments.throughput import GIB, KIB, MIB
-from labkernels.mechanisms import kernel
 
 SHARED_LIMIT_BYTES = 224 * KIB
 SMALLEST_SLICE_BYTES = 256
@@ -23,10 +22,10 @@ class Parameters:
         tile_bytes: of one tile.
         stages: of each CTA's ring.
         sources: where the data lies.
-        producers: warps that issue copies; more than one is measured at `chosen_fan_outs`.
-        chosen_fan_outs: where what follows is varied, at the largest tile.
-        lag_cycles: how much later each CTA of a cluster starts than the one before, when each loads for itself.
-        delay_cycles: what the last CTA of a cluster spends before each copy.
+        warps: producer and consumer warps other than one of each, at `chosen_fan_outs`, from L2.
+        chosen_fan_outs: where what follows is varied too, at the largest tile.
+        lag_cycles: how much later each CTA of a group starts than the one before, when each loads for itself.
+        delay_cycles: what the last CTA of a group spends before each copy.
         hbm_footprint_bytes: read in turn.
         l2_footprint_bytes: read again and again.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
@@ -37,7 +36,7 @@ class Parameters:
     tile_bytes: tuple[int, ...] = (8 * KIB, 32 * KIB)
     stages: tuple[int, ...] = (4, 6)
     sources: tuple[str, ...] = ("l2", "hbm")
-    producers: tuple[int, ...] = (1,)
+    warps: tuple[tuple[int, int], ...] = ((1, 2),)
     chosen_fan_outs: tuple[int, ...] = (4,)
     lag_cycles: tuple[int, ...] = (200, 1000, 5000)
     delay_cycles: tuple[int, ...] = (1000,)
@@ -48,14 +47,15 @@ class Parameters:
 
 
 PRESETS = {
-    "quick": Parameters(fan_outs=(1, 2, 4, 8, 16), bytes_per_cta=8 * MIB),
+    "quick": Parameters(bytes_per_cta=8 * MIB),
     "full": Parameters(
-        tile_bytes=(2 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
-        stages=(1, 2, 4, 6, 12, 24),
-        producers=(1, 2),
-        chosen_fan_outs=(2, 4, 8, 16),
+        tile_bytes=(2 * KIB, 8 * KIB, 32 * KIB),
+        stages=(2, 4, 6, 12),
+        warps=((1, 2), (2, 2), (1, 4), (2, 4)),
+        chosen_fan_outs=(4, 16),
         lag_cycles=(50, 100, 200, 500, 1000, 2000, 5000, 20000),
         delay_cycles=(250, 500, 1000, 2000),
+        rounds=15,
     ),
 }
 
@@ -71,26 +71,26 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         sliced = tile // fan_out >= SMALLEST_SLICE_BYTES
         if sliced:
             yield RingConfiguration(multicast_ring(), *shape)
+        yield RingConfiguration(unicast_ring(), *shape, clustered=False)
         if fan_out > 1:
             yield RingConfiguration(multicast_ring(share="leader"), *shape)
-            yield RingConfiguration(kernel("tma_tile", "ring", producers=1), *shape)
-        yield RingConfiguration(kernel("tma_tile", "ring", producers=1), *shape, clustered=False)
+            yield RingConfiguration(unicast_ring(), *shape)
+            yield RingConfiguration(unicast_ring(), *shape, clustered=False, scattered=True)
         if fan_out not in p.chosen_fan_outs:
             continue
-        for producers in p.producers:
-            if producers > 1 and stages % producers == 0 and sliced and source == "l2":
-                yield RingConfiguration(multicast_ring(producers=producers), *shape)
-                yield RingConfiguration(kernel("tma_tile", "ring", producers=producers), *shape)
-        if tile == max(p.tile_bytes) and stages == 4:
+        for producers, consumers in p.warps:
+            if source == "l2" and stages % producers == stages % consumers == 0:
+                warps = {"producers": producers, "consumers": consumers}
+                if sliced:
+                    yield RingConfiguration(multicast_ring(**warps), *shape)
+                yield RingConfiguration(multicast_ring(share="leader", **warps), *shape)
+                yield RingConfiguration(unicast_ring(**warps), *shape)
+        if (tile, stages) == (max(p.tile_bytes), 4):
             for lag in p.lag_cycles:
-                spec = kernel("tma_tile", "ring", producers=1)
-                yield RingConfiguration(spec, *shape, lag_cycles=lag)
+                yield RingConfiguration(unicast_ring(), *shape, lag_cycles=lag)
+                yield RingConfiguration(unicast_ring(), *shape, clustered=False, lag_cycles=lag)
             for delay in p.delay_cycles:
-                for spec in (
-                    multicast_ring(),
-                    multicast_ring(share="leader"),
-                    kernel("tma_tile", "ring", producers=1),
-                ):
+                for spec in (multicast_ring(), multicast_ring(share="leader"), unicast_ring()):
                     yield RingConfiguration(spec, *shape, delay_cycles=delay)
 
 

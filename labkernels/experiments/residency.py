@@ -8,9 +8,8 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration
+from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, unicast_ring
 from labkernels.experiments.throughput import KIB, MIB
-from labkernels.mechanisms import kernel
 
 TILE_BYTES = 8 * KIB
 
@@ -41,17 +40,17 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Ask the driver, then time a grid that fits and one with a cluster more."""
     p = parameters
     memory = Memory(gpu, p.footprint_bytes)
-    spec = kernel("tma_tile", "ring", producers=1)
+    spec = unicast_ring()
     rings: list[tuple[ClusterRing, int]] = []
     for cluster, stages in progress(list(product(p.clusters, p.stages)), "check"):
         shape = RingConfiguration(
             spec, cluster, "l2", TILE_BYTES, stages, p.footprint_bytes, clustered=cluster > 1
         )
-        asked = ClusterRing(gpu, shape, memory.buffer, memory.seed)
+        asked = ClusterRing(gpu, shape, memory.buffer, memory.seed, alone=False)
         resident = asked.place.resident_clusters
         asked.close()
         for more in (0, 1):
-            ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more)
+            ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False)
             ring.check()
             rings.append((ring, resident))
     rows = []

@@ -12,7 +12,7 @@ from labkernels.experiments.cluster_exchange import (
     arrivals,
     pair_cycles,
 )
-from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring
+from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 from labkernels.experiments.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
 from labkernels.experiments.stream import WrongBytes
 from labkernels.mechanisms import kernel, kernels
@@ -58,8 +58,16 @@ def test_every_cta_of_a_ring_receives_every_byte(gpu, memory, scratch, spec, fan
 
 
 def test_ctas_alone_receive_what_their_group_shares(gpu, memory):
-    one = ring(gpu, memory, kernel("tma_tile", "ring", producers=1), 4, clustered=False)
-    one.check()
+    for scattered in (False, True):
+        one = ring(gpu, memory, unicast_ring(), 4, clustered=False, scattered=scattered)
+        one.check()
+        one.close()
+
+
+def test_every_block_has_an_sm_of_its_own(gpu, memory):
+    one = ring(gpu, memory, multicast_ring(), 4)
+    assert one.place.program.blocks_per_sm(one.configuration.threads, one.place.shared_bytes) == 1
+    assert one.blocks <= gpu.facts.sm_count
     one.close()
 
 
