@@ -146,6 +146,7 @@ class ClusterRing:
         memory: Buffer,
         seed: int,
         clusters: int | None = None,
+        alone: bool = True,
     ) -> None:
         configuration.require_runnable()
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
