@@ -104,7 +104,7 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
     cells = []
     for key, cell in frame[frame["page_rows"].gt(0)].groupby([*PROBLEM, "page_rows"]):
         ways = {name: rows for name, rows in cell.groupby("mechanism")}
-        if len(ways) < 2:
+        if len(ways) < 2 or "rule" not in set(cell["route"]):
             continue
         gather, boxes = ways["cp_async"], ways["tma_tile"]
         ratio = _paired(gather, boxes, "kernel_us")
