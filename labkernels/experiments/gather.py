@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -76,8 +76,7 @@ class Cache:
         """The page tables of all sequences, one after the other."""
         if not self.page_rows:
             return np.zeros(1, np.int32)
-        order = np.arange(self.pages, dtype=np.int32)
-        return np.random.default_rng(self.seed).permutation(order) if self.shuffled else order
+        return _shuffled(self.pages, self.seed) if self.shuffled else np.arange(self.pages, dtype=np.int32)
 
     @property
     def row_pitch_bytes(self) -> int:
@@ -121,6 +120,11 @@ class Cache:
                 for head in range(self.kv_heads):
                     parts.append((start if self.page_rows else 0, head, base + first, rows))
         return np.array(parts, np.int32)
+
+
+@cache
+def _shuffled(pages: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(np.arange(pages, dtype=np.int32))
 
 
 def require_pages_in_pool(table: np.ndarray, pages: int) -> None:
