@@ -28,12 +28,12 @@ class Parameters:
 
     clusters: tuple[int, ...] = (1, 2, 4, 8, 16)
     stages: tuple[int, ...] = (6, 13, 26)
-    footprint_bytes: int = 24 * MIB
+    footprint_bytes: int = 32 * MIB
     bytes_per_cta: int = 4 * MIB
     rounds: int = 9
 
 
-PRESETS = {"quick": Parameters(), "full": Parameters(stages=(2, 4, 6, 8, 13, 14, 20, 26))}
+PRESETS = {"quick": Parameters(), "full": Parameters(stages=(4, 6, 8, 13, 14, 20, 26))}
 
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
