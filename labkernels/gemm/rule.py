@@ -7,8 +7,12 @@ from math import ceil
 from labkernels.gemm.family import CLUSTERS
 
 SWIZZLES = (8, 1)
-WIDE = ((1, 4), (1, 2), (1, 1))
-TALL = ((2, 1), (1, 2), (1, 1), (2, 2), (4, 1), (1, 4))
+DECODE = (((1, 4), 8), ((1, 4), 1), ((1, 2), 8), ((1, 2), 1), ((1, 1), 8), ((1, 1), 1))
+LOADED = (
+    *(((2, 2), 1), ((4, 1), 1), ((1, 4), 1), ((2, 2), 8), ((4, 1), 8), ((1, 4), 8)),
+    *(((1, 1), 8), ((2, 1), 1), ((1, 2), 1), ((1, 1), 1)),
+)
+"""Clusters and swizzles in the order in which the rule takes them, if they cost no tile and no wave."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,12 @@ def waves(
 
 
 def choose(shape: tuple[int, int, int], tile: tuple[int, int], resident: Mapping[int, int]) -> Choice:
-    """The rule: no empty tiles, then fewest waves, then the narrowest cluster that shares the larger gain.
+    """The rule: no empty tiles, then fewest waves, then by one of two orders.
 
-    With one row of tiles (decode) that is the widest cluster along N, because it divides the work of loading A,
-    rows outside the tensor included. Else it is a pair along M, then a pair along N, then none.
+    With one row of tiles (decode), the widest cluster along N: it divides the work of loading A, rows outside the
+    tensor included. Else a cluster of four, which needs fewer SMs for the same waves and leaves the others' power to
+    them; else no cluster, but a tile order that shares operands in L2; where that order would pad the grid, a pair,
+    which walks neighbouring tiles at the same time.
 
     Args:
         shape: M, N, K.
@@ -77,9 +83,8 @@ def choose(shape: tuple[int, int, int], tile: tuple[int, int], resident: Mapping
     ]
     fewest = min(waves(shape, tile, choice, resident) for choice in unpadded)
     quickest = [choice for choice in unpadded if waves(shape, tile, choice, resident) == fewest]
-    preferred = WIDE if rows == 1 else TALL
-    known = [choice for choice in quickest if choice.cluster in preferred]
-    return min(known, key=lambda choice: preferred.index(choice.cluster))
+    order = DECODE if rows == 1 else LOADED
+    return next(choice for choice in (Choice(*pair) for pair in order) if choice in quickest)
 
 
 def without_cluster(
