@@ -281,8 +281,8 @@ class Keys:
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Compare each way's output with the contiguous cache's, then time all ways of a problem in every round.
 
-    A way with another output is left out, with a warning: where FlashAttention-3 splits the keys of few sequences, its
-    combination of the splits does not take query rows that no sequence uses, which route `bound` has.
+    A way with another output is left out, with a warning. Seen so far: with 8 sequences, whose keys are really split,
+    every call that followed one of route `bound` (query rows that no sequence uses) returned another output.
 
     Raises:
         NoGpu: the wheel or JAX is missing.
