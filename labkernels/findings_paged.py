@@ -67,27 +67,36 @@ def _paired(a: pd.DataFrame, b: pd.DataFrame, column: str) -> Ratio:
 
 
 def unhidden(frame: pd.DataFrame, phase: str = "prefill") -> pd.DataFrame:
-    """Cost of copying that tensor cores do not hide, by way: in us and as a share of the time without copies.
+    """Cost of copying that tensor cores do not hide, by way.
 
     Args:
         frame: rows of one run of `paged`.
         phase: `prefill` or `decode_mma`.
 
     Returns:
-        A row per way with `unhidden_us_median`, `…_p05`, `…_p95` over rounds, and `unhidden_share` of the median.
+        A row per way: median, 5th and 95th percentile over rounds of `unhidden_us`, and of `relative_time`: duration
+        over that of the same kernel without copies.
     """
     rows = where(frame, phase=phase)
     bare = where(rows, variant="no_copy").set_index("round")["duration_us"]
     rows = rows[rows["variant"].ne("no_copy")]
-    rows = rows.assign(unhidden_us=rows["duration_us"] - rows["round"].map(bare))
-    table = summarize(rows, "unhidden_us")
-    return table.assign(unhidden_share=table["unhidden_us_median"] / bare.median())
+    without = rows["round"].map(bare)
+    rows = rows.assign(
+        unhidden_us=rows["duration_us"] - without, relative_time=rows["duration_us"] / bare.median()
+    )
+    return summarize(rows, "unhidden_us").merge(summarize(rows, "relative_time"), on=[*CASE, "rounds"])
 
 
-def isolated_ratio(frame: pd.DataFrame, phase: str, page_rows: int, issuers: int = 1) -> Ratio:
+def most_issuers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with one issuing warp left out where several were measured of the same case."""
+    case = [column for column in ("phase", "page_rows", "variant", "piece_rows", *SETTING) if column in frame]
+    return frame[frame["issuers"].eq(frame.groupby(case)["issuers"].transform("max"))]
+
+
+def isolated_ratio(frame: pd.DataFrame, phase: str, page_rows: int) -> Ratio:
     """Time of cp.async over time of TMA boxes beside tensor cores (`decode_mma`, `prefill`): above 1, TMA is faster."""
-    main = where(frame, phase=phase, page_rows=page_rows)
-    return _paired(where(main, variant="rows"), where(main, variant="box", issuers=issuers), "duration_us")
+    main = most_issuers(where(frame, phase=phase, page_rows=page_rows))
+    return _paired(where(main, variant="rows"), where(main, variant="box"), "duration_us")
 
 
 def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -176,3 +185,90 @@ def predicted_signs(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
         isolated_high=[one.high for one in isolated],
         agrees=pd.array(agrees, dtype="boolean"),
     )
+
+
+def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
+    """Rules of thumb on pages, each with the effect that decides it and its verdict on the GPU of the rows.
+
+    Args:
+        paged: rows of one run of `paged`.
+        fa3: rows of one run of `fa3`, of the same GPU.
+
+    Returns:
+        Columns `id`, `rule`, `effect` (what the ratio is), `ratio`, `low` and `high` (of the least favourable case),
+        `bound` that `low` has to exceed, and `holds`.
+    """
+    plain = where(paged, phase="decode", **PLAIN)
+    pages = sorted(set(plain["page_rows"]) - {0})
+    row_16 = where(plain, page_rows=16, variant="row")
+    shared = where(paged, phase="decode", row_bytes=576, page_rows=64)
+    cells = where(fa3_cells(fa3), phase="decode")
+    least = cells.loc[cells["ratio_low"].idxmin()] if len(cells) else None
+
+    def worst(ratios: list[Ratio]) -> Ratio:
+        return min(ratios, key=lambda ratio: ratio.low)
+
+    found = [
+        (
+            "paged_decode",
+            "In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
+            "best gather over contiguous cache, throughput",
+            worst([paged_best_over_contiguous(paged, page) for page in pages if page >= 16]),
+            0.98,
+        ),
+        (
+            "paged_issue",
+            "Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
+            "four issuing warps over one, throughput",
+            _paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
+            1.0,
+        ),
+        (
+            "paged_prefill",
+            "Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
+            "cp.async over TMA, time",
+            worst([isolated_ratio(paged, "prefill", page) for page in pages if page >= 8]),
+            1.0,
+        ),
+        (
+            "paged_short",
+            "Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
+            "TMA over cp.async, time beside tensor cores",
+            worst([_inverse(isolated_ratio(paged, "prefill", page)) for page in pages if page <= 4]),
+            1.0,
+        ),
+        (
+            "paged_odd_rows",
+            "Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes (MLA in "
+            "fp8) and nothing needs a swizzle.",
+            "TMA bulk over TMA boxes, throughput, rows of 576 bytes",
+            _paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
+            if len(shared)
+            else None,
+            1.0,
+        ),
+        (
+            "fa3_decode",
+            "FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
+            "cp.async over TMA, time of its own kernel",
+            Ratio(least["ratio"], least["ratio_low"], least["ratio_high"]) if least is not None else None,
+            1.0,
+        ),
+    ]
+    return pd.DataFrame(
+        {
+            "id": id,
+            "rule": rule,
+            "effect": effect,
+            "ratio": ratio and ratio.ratio,
+            "low": ratio and ratio.low,
+            "high": ratio and ratio.high,
+            "bound": bound,
+            "holds": ratio and ratio.low > bound,
+        }
+        for id, rule, effect, ratio, bound in found
+    )
+
+
+def _inverse(ratio: Ratio) -> Ratio:
+    return Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)

@@ -1,0 +1,131 @@
+"""What is said of paged rows, against frames whose answer is known, and against the stored ones."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkernels import findings_paged as found
+from labkernels import selection
+from labkernels.store import Store
+
+ROUNDS = 9
+
+
+def paged_rows(**ways):
+    """Rows of one run: `(phase, variant, page_rows, piece_rows, issuers)` -> microseconds, with a little noise."""
+    rows = []
+    for (phase, variant, page_rows, piece_rows, issuers), duration_us in ways["ways"].items():
+        for number in range(ROUNDS):
+            noisy = duration_us * (1 + 0.001 * (number - ROUNDS // 2))
+            mechanism = "cp_async" if variant == "rows" else "tma_tile"
+            rows.append(
+                dict(found.PLAIN, run_id="run", gpu="GPU", phase=phase, mechanism=mechanism, variant=variant)
+                | {"page_rows": page_rows, "piece_rows": piece_rows, "issuers": issuers, "round": number}
+                | {"duration_us": noisy, "gbps": 1e6 / noisy}
+            )
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def paged():
+    return paged_rows(
+        ways={
+            ("decode", "contiguous", 0, 128, 1): 100.0,
+            ("decode", "rows", 64, 1, 1): 110.0,
+            ("decode", "box", 64, 64, 1): 105.0,
+            ("prefill", "no_copy", 0, 128, 1): 200.0,
+            ("prefill", "rows", 128, 1, 1): 220.0,
+            ("prefill", "box", 128, 128, 1): 230.0,
+            ("prefill", "rows", 16, 1, 1): 220.0,
+            ("prefill", "box", 16, 16, 1): 240.0,
+            ("prefill", "box", 16, 16, 4): 200.0,
+        }
+    )
+
+
+def test_the_best_way_to_gather_is_compared_with_the_contiguous_cache(paged):
+    assert found.paged_best_over_contiguous(paged, 64).ratio == pytest.approx(100 / 105)
+    with pytest.raises(LookupError, match="pages of 32 rows"):
+        found.paged_best_over_contiguous(paged, 32)
+
+
+def test_unhidden_cost_is_what_exceeds_the_same_round_without_copies(paged):
+    table = found.unhidden(paged).set_index(found.WAY)
+    assert table.loc[(128, "rows", 1, 1), "unhidden_us_median"] == pytest.approx(20)
+    assert table.loc[(128, "rows", 1, 1), "relative_time_median"] == pytest.approx(1.1)
+
+
+def test_isolated_ratios_take_as_many_issuing_warps_as_were_measured(paged):
+    assert found.isolated_ratio(paged, "prefill", 128).ratio == pytest.approx(220 / 230)
+    assert found.isolated_ratio(paged, "prefill", 16).ratio == pytest.approx(1.1)
+
+
+def fa3_rows(ways):
+    rows = []
+    for (seqlen_q, route, mechanism, page_rows), kernel_us in ways.items():
+        for number in range(ROUNDS):
+            rows.append(
+                {"run_id": "run", "gpu": "GPU", "phase": "decode" if seqlen_q == 1 else "prefill", "batch": 1}
+                | {"seqlen_q": seqlen_q, "seqlen_k": 8192, "heads": 32, "kv_heads": 8, "num_splits": 1}
+                | {"page_rows": page_rows, "route": route, "mechanism": mechanism, "round": number}
+                | {"kernel_us": kernel_us * (1 + 0.001 * (number % 3))}
+            )
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def fa3():
+    return fa3_rows(
+        {
+            (1, "contiguous", "tma_tile", 0): 50.0,
+            (1, "rule", "cp_async", 16): 70.0,
+            (1, "rule", "cp_async", 128): 66.0,
+            (1, "bound", "tma_tile", 128): 60.0,
+            (2048, "rule", "tma_tile", 128): 80.0,
+            (2048, "leftpad", "cp_async", 128): 88.0,
+            (64, "rule", "tma_tile", 128): 80.0,
+            (64, "leftpad", "cp_async", 128): 80.0,
+        }
+    )
+
+
+def test_regret_counts_only_cells_with_a_choice_and_differences_beyond_the_interval(fa3):
+    cells = found.fa3_cells(fa3).set_index("seqlen_q")
+    assert list(cells.index) == [1, 64, 2048]
+    assert cells["best"].to_dict() == {1: "tma_tile", 64: "", 2048: "tma_tile"}
+    assert cells.loc[1, "regret"] == pytest.approx(1.1)
+    assert cells.loc[[64, 2048], "regret"].tolist() == [1, 1]
+    regret = found.fa3_rule_regret(fa3)
+    assert (regret.cells, regret.wrong) == (3, 1)
+    assert regret.mean == pytest.approx(1.1 ** (1 / 3)) and regret.worst == pytest.approx(1.1)
+
+
+def test_signs_agree_where_isolated_and_real_kernels_say_the_same(paged, fa3):
+    other = paged_rows(
+        ways={("decode_mma", "rows", 128, 1, 1): 105.0, ("decode_mma", "box", 128, 128, 1): 100.0}
+    )
+    signs = found.predicted_signs(pd.concat([paged, other]), fa3).set_index("seqlen_q")["agrees"]
+    assert signs[1] and not signs[2048] and pd.isna(signs[64])
+
+
+def stored(experiment):
+    rows = selection.latest_rows(Store(), experiment, experiment)
+    if rows.empty:
+        pytest.skip(f"no rows of {experiment} yet")
+    return rows
+
+
+def test_stored_rules_have_effects_with_intervals():
+    rules = found.rules(stored("paged"), stored("fa3"))
+    assert rules["id"].is_unique and rules["ratio"].notna().all()
+    assert ((rules["low"] <= rules["ratio"]) & (rules["ratio"] <= rules["high"])).all()
+    assert rules["holds"].tolist() == (rules["low"] > rules["bound"]).tolist()
+
+
+def test_stored_rows_show_the_mechanism_that_the_rules_say():
+    rows = stored("fa3")
+    rule = rows[rows["route"].eq("rule")]
+    assert rule["mechanism"].tolist() == rule["rule_mechanism"].tolist()
+    forced = rows[rows["route"].isin(["leftpad", "bound"])]
+    assert not forced["mechanism"].eq(forced["rule_mechanism"]).any()
+    assert np.all(rows["max_difference"] <= 4e-3)
