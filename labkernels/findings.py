@@ -36,6 +36,14 @@ def best_by_bytes_in_flight(frame: pd.DataFrame) -> pd.DataFrame:
     return table.loc[table.groupby(keys)["gbps_median"].idxmax()].reset_index(drop=True)
 
 
+def frontier(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each mechanism's best configuration with at most so many bytes in flight: what `best_by_bytes_in_flight` gives,
+    without the points that fewer bytes in flight beat (small tiles in deep rings, say)."""
+    table = best_by_bytes_in_flight(frame).sort_values("bytes_in_flight_per_sm")
+    so_far = table.groupby(["gpu", "source", "mechanism"])["gbps_median"].cummax()
+    return table[table["gbps_median"].ge(so_far)].reset_index(drop=True)
+
+
 def best(frame: pd.DataFrame, source: str, mechanism: str | None = None) -> pd.Series:
     """The fastest configuration of all, or of one mechanism."""
     table = summarize_rounds(frame[frame["source"].eq(source)])

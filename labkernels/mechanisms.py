@@ -142,7 +142,7 @@ MECHANISMS = {
             {
                 "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
                 "chase": (
-                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES, "clock": ("step",)},
+                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
                     {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
                     {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
                 ),
@@ -169,7 +169,7 @@ MECHANISMS = {
                 "stream": ({"excess_bytes": (0, 16)},),
                 "gather": _gathers(),
                 "chase": (
-                    {"wait": ("try_wait", "test_wait"), "clock": ("step",)},
+                    {"wait": ("try_wait", "test_wait")},
                     {"wait": ("try_wait",), "clock": ("chain",)},
                 ),
                 "issue": ({},),
@@ -183,7 +183,7 @@ MECHANISMS = {
                 "gather": _gathers(compute=("none",), table=("global", "none"))
                 + _gathers(compute=("wgmma",), table=("global", "none")),
                 "chase": (
-                    {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",), "clock": ("step",)},
+                    {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},
                     {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
                 ),
                 "issue": ({"rank": (2,)},),

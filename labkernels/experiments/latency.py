@@ -66,13 +66,13 @@ def specs(transfer_bytes: int) -> Iterator[KernelSpec]:
     chunks = chunks_for(transfer_bytes)
     if transfer_bytes == 16:
         for policy in ("nc", "cg", "L1::no_allocate"):
-            yield kernel("ldg", "chase", destination="register", chunks=1, policy=policy, clock="step")
-        yield kernel("tma_bulk", "chase", wait="test_wait", clock="step")
+            yield kernel("ldg", "chase", destination="register", chunks=1, policy=policy)
+        yield kernel("tma_bulk", "chase", wait="test_wait")
     yield kernel("ldg", "chase", destination="shared", chunks=chunks, policy="nc")
     yield kernel("cp_async", "chase", completion="group", chunks=chunks)
     yield kernel("cp_async", "chase", completion="mbarrier", chunks=chunks)
-    yield kernel("tma_bulk", "chase", wait="try_wait", clock="step")
-    yield kernel("tma_tile", "chase", rank=2, wait="try_wait", clock="step")
+    yield kernel("tma_bulk", "chase", wait="try_wait")
+    yield kernel("tma_tile", "chase", rank=2, wait="try_wait")
 
 
 WHOLE_CHAINS = (
@@ -107,9 +107,14 @@ class Sampler:
         self.samples.setdefault(key, []).append(cycles)
 
     def in_l2(self, chase: Chase) -> None:
-        """The chain three times: links freshly written, so that half of them are far; then near."""
+        """The chain until it is near, and once more after its resident lines were written, when half of them are far.
+
+        Resident first: of a line that is not, writing 16 bytes leaves half a sector to be fetched from memory.
+        """
         chase.link()
-        first, _, near = (chase.cycles()[WARM_UP_STEPS:] for _ in range(3))
+        _, _, near = (chase.cycles()[WARM_UP_STEPS:] for _ in range(3))
+        chase.link()
+        first = chase.cycles()[WARM_UP_STEPS:]
         self.add(chase, "chain", "l2_near", near)
         if chase.transfer_bytes <= LINE_BYTES:
             # A line that was written lies in the partition its address belongs to, and nowhere else.
@@ -190,7 +195,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     plan += [
         (size, spec)
         for rank in parameters.ranks
-        if (size, spec := kernel("tma_tile", "chase", rank=rank, wait="try_wait", clock="step")) not in plan
+        if (size, spec := kernel("tma_tile", "chase", rank=rank, wait="try_wait")) not in plan
     ]
     near, far = {}, {}
     for size, spec in progress(plan, "check"):

@@ -1,6 +1,5 @@
 """Run an experiment on this machine's GPU and store it with its environment."""
 
-import hashlib
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from labkernels.device import Gpu
 from labkernels.device.environment import Monitor, describe, started
 from labkernels.experiments import experiment
 from labkernels.experiments.base import Item
+from labkernels.provenance import digest
 from labkernels.store import Store, new_run_id
 
 
@@ -65,10 +65,9 @@ def run(
     began = time.monotonic()
     with Monitor() as monitor:
         result = experiment(name).measure(gpu, parameters, bar)
-    hashes = sorted({kernel.ptx_sha256 for kernel in result.kernels})
     record |= describe(gpu) | monitor.summary()
     record |= {
-        "kernels_sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(),
+        "kernels_sha256": digest(kernel.ptx_sha256 for kernel in result.kernels),
         "parameters": asdict(parameters),
         "wall_s": round(time.monotonic() - began, 1),
     }
