@@ -78,11 +78,18 @@ FIGURES: dict[str, tuple[str, Measure | None]] = {
 }
 
 
+def _figure(measure: Measure, unit: str, store: Store, gpu: str) -> Figure:
+    try:
+        return measure(store, gpu) or Figure(None, unit)
+    except LookupError:  # a quick run leaves out what the figure asks for
+        return Figure(None, unit)
+
+
 def headline(store: Store) -> dict[str, dict[str, Figure]]:
     """All figures by GPU name and figure name; not measured is a value of None, never left out."""
     return {
         gpu: {
-            name: (measure and measure(store, gpu)) or Figure(None, unit)
+            name: _figure(measure, unit, store, gpu) if measure else Figure(None, unit)
             for name, (unit, measure) in FIGURES.items()
         }
         for gpu in selection.gpus(store)

@@ -1,0 +1,111 @@
+"""Best configurations, ratios, crossovers and rules, on rows made up for the purpose (never stored)."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkernels import findings
+from labkernels.headline import FIGURES, headline
+from labkernels.rules import RULES, judge
+from labkernels.store import RUNS, Store
+
+KIB = 1 << 10
+
+
+def rows(speeds, source="hbm", tile=4 * KIB):
+    """speeds: mechanism -> {bytes in flight: GB/s}; nine rounds with a little noise shared by all."""
+    rng = np.random.default_rng(3)
+    noise = 1 + 0.002 * rng.standard_normal(9)
+    return pd.DataFrame(
+        {
+            "gpu": "Some GPU", "run_id": "r", "source": source, "kernel": f"{mechanism}.stream", "mechanism": mechanism,
+            "variant": "", "tile_bytes": tile, "stages": at // tile, "ctas_per_sm": 1, "threads": 64,
+            "bytes_in_flight_per_sm": at, "round": number, "gbps": speed * noise[number],
+        }
+        for mechanism, by_size in speeds.items()
+        for at, speed in by_size.items()
+        for number in range(9)
+    )  # fmt: skip
+
+
+CROSSING = {
+    "cp_async": {4 * KIB: 110, 8 * KIB: 200, 16 * KIB: 300, 32 * KIB: 400},
+    "tma_tile": {4 * KIB: 100, 8 * KIB: 190, 16 * KIB: 310, 32 * KIB: 440},
+    "tma_bulk": {4 * KIB: 90, 8 * KIB: 180, 16 * KIB: 305, 32 * KIB: 430},
+}
+
+
+def test_best_is_the_fastest_median():
+    frame = rows(CROSSING)
+    assert findings.best(frame, "hbm").mechanism == "tma_tile"
+    assert findings.best(frame, "hbm", "cp_async").bytes_in_flight_per_sm == 32 * KIB
+    assert findings.best(frame, "hbm").rounds == 9
+
+
+def test_rounds_keep_their_order():
+    frame = rows(CROSSING).sample(frac=1, random_state=1)
+    chosen = findings.best(frame, "hbm")
+    expected = frame[frame.mechanism.eq("tma_tile") & frame.bytes_in_flight_per_sm.eq(32 * KIB)].sort_values(
+        "round"
+    )
+    assert np.array_equal(findings.rounds_of(frame, chosen), expected.gbps)
+
+
+def test_a_frontier_leaves_out_what_fewer_bytes_beat():
+    frame = rows({"tma_tile": {4 * KIB: 100, 8 * KIB: 90, 16 * KIB: 200}})
+    assert findings.frontier(frame).bytes_in_flight_per_sm.tolist() == [4 * KIB, 16 * KIB]
+
+
+def test_ratios_are_paired():
+    ratio = findings.compare(rows(CROSSING), "hbm", "tma_tile", "cp_async", 8 * KIB)
+    assert ratio.ratio == pytest.approx(0.95) and ratio.high < 0.96 and ratio.differs
+
+
+def test_the_crossover_lies_between_the_points_where_the_lead_changes():
+    found = findings.overtaking(rows(CROSSING), "hbm", "cp_async", ("tma_bulk", "tma_tile"))
+    assert 8 * KIB < found.low <= found.x <= found.high < 16 * KIB and found.leader == "b"
+
+
+def test_cycles_per_tile():
+    table = findings.summarize_rounds(rows({"tma_tile": {4 * KIB: 100}}))
+    cycles = findings.with_cycles_per_tile(table, 132, 2000).cycles_per_tile.iloc[0]
+    assert cycles == pytest.approx(4096 / (100e9 / 132 / 2e9), rel=1e-3)
+
+
+def test_a_latency_that_was_not_measured_is_named():
+    frame = pd.DataFrame(columns=["mechanism", "variant", "source", "transfer_bytes", "protocol"])
+    with pytest.raises(KeyError, match="tma_bulk"):
+        findings.latency(frame, "tma_bulk", "try_wait", "hbm")
+
+
+def test_rules_have_names_and_chapters_of_their_own():
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(rule.statement.endswith(".") for rule in RULES)
+
+
+def test_a_gpu_without_rows_is_not_measured():
+    assert {verdict.outcome for verdict in judge(Store(), "No such GPU")} == {"not measured"}
+
+
+def test_every_stored_gpu_gets_a_verdict_with_its_run_and_every_headline_figure():
+    store = Store()
+    known = set(store.read(RUNS).run_id)
+    for gpu, figures in headline(store).items():
+        assert list(figures) == list(FIGURES)
+        for name, figure in figures.items():
+            assert figure.unit == FIGURES[name][0]
+            assert figure.value is None or (
+                figure.run_id in known and figure.low <= figure.value <= figure.high
+            )
+        for verdict in judge(store, gpu):
+            assert verdict.outcome == "not measured" or verdict.run_id in known
+
+
+def test_a_rule_can_fail(monkeypatch):
+    speeds = {"cp_async": {64 * KIB: 100, 128 * KIB: 100}, "tma_tile": {64 * KIB: 80, 128 * KIB: 100}}
+    frame = rows(speeds, tile=16 * KIB)
+    monkeypatch.setattr("labkernels.selection.latest_rows", lambda *arguments: frame)
+    outcomes = {
+        v.rule.id: v.outcome for v in judge(Store(), "Some GPU", "crossover") if "difference" in v.rule.id
+    }
+    assert outcomes == {"no_difference_beyond_64_kib": "does not hold"}
