@@ -24,14 +24,15 @@ def end() -> None:
     driver.cuProfilerStop()
 
 
-def count(target: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, int]]:
+def count(target: Sequence[str], metrics: Mapping[str, str], *, flush: bool = False) -> list[dict[str, int]]:
     """Run a command under Nsight Compute and read the counters of each launch between its `begin` and `end`.
 
-    Clocks are left as they are, and caches are not flushed between the passes over one launch.
+    Clocks are left as they are.
 
     Args:
         target: the command.
         metrics: names of metrics, each with the name it is given here; sectors are turned into bytes.
+        flush: empty the caches before every pass over a launch.
 
     Returns:
         One dictionary per launch, in order.
@@ -41,7 +42,8 @@ def count(target: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, i
     """
     if (ncu := shutil.which("ncu")) is None:
         raise NoCounters("no ncu on the PATH: install Nsight Compute, or read the stored rows")
-    options = ["--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "none"]
+    options = ["--csv", "--print-units", "base", "--clock-control", "none"]
+    options += ["--cache-control", "all" if flush else "none"]
     options += ["--profile-from-start", "off", "--metrics", ",".join(metrics)]
     done = subprocess.run([ncu, *options, *target], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]

@@ -1,28 +1,20 @@
 """How many bytes does a GEMM take from L2 and memory, by cluster shape and transport?"""
 
-import csv
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
+from labkernels.device import Gpu, counters
 from labkernels.experiments.base import Experiment, Progress, Result
 from labkernels.gemm.family import GemmKernel
 from labkernels.gemm.library import Library
 
-SECTOR_BYTES = 32
 METRICS = {
     "lts__t_sectors_op_read.sum": "l2_read_bytes",
     "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_read_bytes",
     "dram__bytes_read.sum": "dram_read_bytes",
     "sm__cycles_elapsed.max": "cycles",
 }
-
-
-class NoCounters(RuntimeError):
-    """Nsight Compute is missing or may not read the counters; the message carries what it said."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +60,8 @@ def count(kernels: list[GemmKernel], shape: tuple[int, int, int], swizzle: int) 
     Raises:
         NoCounters: No `ncu`, or it refuses.
     """
-    if (ncu := shutil.which("ncu")) is None:
-        raise NoCounters("no ncu on the PATH: install Nsight Compute, or read the stored rows")
-    options = ["--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(METRICS)]
-    options += ["--kernel-name", "regex:device_kernel"]
     target = [sys.executable, "-m", "labkernels.gemm.once", *map(str, shape), *(k.name for k in kernels)]
-    command = [ncu, *options, *target, "--swizzle", str(swizzle)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    launches = parse(done.stdout)
-    if done.returncode or len(launches) != len(kernels):
-        said = (done.stdout + done.stderr).strip()[-400:]
-        raise NoCounters(f"ncu counted {len(launches)} of {len(kernels)} kernels ({done.returncode}): {said}")
-    return launches
-
-
-def parse(text: str) -> list[dict[str, int]]:
-    """The counters of each launch, in their order, from what `ncu --csv` prints."""
-    launches: dict[int, dict[str, int]] = {}
-    for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
-        name = row["Metric Name"]
-        scale = SECTOR_BYTES if "sectors" in name else 1
-        value = round(float(row["Metric Value"].replace(",", ""))) * scale
-        launches.setdefault(int(row["ID"]), {})[METRICS[name]] = value
-    return [launches[number] for number in sorted(launches)]
+    return counters.count([*target, "--swizzle", str(swizzle)], METRICS, flush=True)
 
 
 EXPERIMENT = Experiment(

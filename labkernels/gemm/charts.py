@@ -11,6 +11,14 @@ from labkernels.gemm.study import PARTS
 
 GROUPS = ("square", "prefill", "gqa", "wave", "decode")
 TRANSPORTS = ("alone", "independent", "handshake", "multicast", "library")
+CLUSTER_COLORS = {
+    "1×1": PALETTE[7],
+    "2×1": PALETTE[0],
+    "1×2": PALETTE[1],
+    "2×2": PALETTE[2],
+    "4×1": PALETTE[5],
+    "1×4": PALETTE[6],
+}
 WORDS = {
     "alone": "no cluster",
     "independent": "cluster, each CTA for itself",
@@ -18,6 +26,17 @@ WORDS = {
     "multicast": "cluster with multicast",
     "library": "library",
 }
+
+
+def _legend(**options: object) -> alt.Legend:
+    """A legend of filled squares: none of these charts tells apart by dash."""
+    return alt.Legend(symbolType="square", symbolSize=120, symbolStrokeWidth=0, **options)
+
+
+def _cluster_color(clusters: Sequence[str]) -> alt.Color:
+    scale = alt.Scale(domain=list(CLUSTER_COLORS), range=list(CLUSTER_COLORS.values()))
+    values = [name for name in CLUSTER_COLORS if name in set(clusters)]
+    return alt.Color("cluster:N", title="Cluster", scale=scale, legend=_legend(columns=6, values=values))
 
 
 def transport_color(shown: Sequence[str]) -> alt.Color:
@@ -32,7 +51,7 @@ def transport_color(shown: Sequence[str]) -> alt.Color:
     scale = alt.Scale(
         domain=[WORDS[name] for name in TRANSPORTS], range=[colors[name] for name in TRANSPORTS]
     )
-    legend = alt.Legend(values=[WORDS[name] for name in shown], columns=3)
+    legend = _legend(columns=3, labelLimit=280, values=[WORDS[name] for name in shown])
     return alt.Color("way:N", title=None, scale=scale, legend=legend)
 
 
@@ -42,7 +61,9 @@ def over_library(table: pd.DataFrame) -> alt.LayerChart:
     order = list(table.sort_values(["group", "ratio"])["shape"])
     base = alt.Chart(shown).encode(
         y=alt.Y("shape:N", title=None, sort=order, axis=alt.Axis(grid=True, labelLimit=220)),
-        color=alt.Color("group:N", title=None, scale=alt.Scale(domain=list(GROUPS), range=PALETTE[:5])),
+        color=alt.Color(
+            "group:N", title=None, scale=alt.Scale(domain=list(GROUPS), range=PALETTE[:5]), legend=_legend()
+        ),
     )
     scale = alt.Scale(zero=False, nice=False, padding=12)
     interval = base.mark_rule(strokeWidth=2).encode(
@@ -65,27 +86,23 @@ def cluster_effect(table: pd.DataFrame) -> alt.FacetChart:
         table: Columns `shape`, `cluster`, `swizzle`, `ratio` (against no cluster at the default order) and `waves`.
     """
     order = list(dict.fromkeys(table["shape"]))
-    clusters = list(dict.fromkeys(table["cluster"]))
     points = (
         alt.Chart(table)
         .mark_point(filled=True, size=60, opacity=0.85)
         .encode(
             x=alt.X(
                 "ratio:Q",
-                title="Cycles over those of no cluster, default order",
-                scale=alt.Scale(type="log", domain=[0.7, 2.2], clamp=True, nice=False),
-                axis=alt.Axis(values=[0.75, 1, 1.25, 1.5, 2]),
+                title="Cycles over no cluster's in default order",
+                scale=alt.Scale(type="log", domain=[0.6, 2.2], clamp=True, nice=False),
+                axis=alt.Axis(values=[0.6, 0.75, 1, 1.25, 1.5, 2]),
             ),
             y=alt.Y("shape:N", title=None, sort=order, axis=alt.Axis(grid=True, labelLimit=200)),
-            color=alt.Color(
-                "cluster:N", title="Cluster", sort=clusters, scale=alt.Scale(domain=clusters, range=PALETTE)
-            ),
-            shape=alt.Shape("cluster:N", title="Cluster", sort=clusters),
+            color=_cluster_color(table["cluster"]),
             tooltip=list(table.columns),
         )
-        .properties(width=210, height=alt.Step(20))
+        .properties(width=245, height=alt.Step(20))
     )
-    return points.facet(column=alt.Column("order:N", title=None), spacing=16)
+    return points.facet(column=alt.Column("order:N", title=None), spacing=24)
 
 
 def decomposition(table: pd.DataFrame) -> alt.FacetChart:
@@ -106,7 +123,7 @@ def decomposition(table: pd.DataFrame) -> alt.FacetChart:
             title=None,
             scale=scale,
             sort=list(PARTS),
-            legend=alt.Legend(columns=3, symbolType="square"),
+            legend=_legend(columns=6),
         ),
         order=alt.Order("rank:Q"),
         tooltip=[
@@ -117,7 +134,7 @@ def decomposition(table: pd.DataFrame) -> alt.FacetChart:
             *(alt.Tooltip(c, format=".3f") for c in ("ratio", "low", "high")),
         ],
     )
-    total = base.mark_tick(thickness=3, size=16, color="currentColor").encode(
+    total = base.mark_tick(thickness=2, size=16, color="currentColor").encode(
         x="total_percent:Q",
         tooltip=["shape", "cluster", alt.Tooltip("total_percent:Q", format=".1f", title="measured")],
     )
@@ -130,6 +147,28 @@ def decomposition(table: pd.DataFrame) -> alt.FacetChart:
             spacing=24,
         )
     )
+
+
+def shares(table: pd.DataFrame) -> alt.LayerChart:
+    """What multicast alone changes, by shape; `table` from `study.multicast_shares`."""
+    shown = table[["shape", "tile", "cluster", "swizzle", "ratio", "low", "high", "total", "run_id"]]
+    shapes, clusters = list(dict.fromkeys(shown["shape"])), list(dict.fromkeys(shown["cluster"]))
+    scale = alt.Scale(zero=False, nice=False, padding=10)
+    base = alt.Chart(shown).encode(
+        y=alt.Y("shape:N", title=None, sort=shapes, axis=alt.Axis(grid=True, labelLimit=220)),
+        yOffset=alt.YOffset("cluster:N", sort=clusters),
+        color=_cluster_color(clusters),
+    )
+    interval = base.mark_rule(opacity=0.5).encode(
+        x=alt.X("low:Q", title="Cycles with multicast over cycles with the handshake alone", scale=scale),
+        x2="high:Q",
+    )
+    points = base.mark_point(filled=True, size=28, opacity=1).encode(
+        x=alt.X("ratio:Q", scale=scale),
+        shape=alt.Shape("tile:N", title="Tile", legend=alt.Legend(symbolSize=80, symbolType=alt.Undefined)),
+        tooltip=list(shown.columns),
+    )
+    return (interval + points + ceiling(1.0, "no change", axis="x")).properties(height=alt.Step(7))
 
 
 def traffic(table: pd.DataFrame) -> alt.FacetChart:
@@ -165,30 +204,40 @@ def traffic(table: pd.DataFrame) -> alt.FacetChart:
     ).resolve_scale(x="independent")
 
 
-def sustained(table: pd.DataFrame) -> alt.LayerChart:
-    """Clock against cycles of a product once power has settled, one mark per kernel; the slopes are equal rates.
+SETTLED = {"megacycles": "million cycles", "sm_clock_mhz": "SM clock, MHz", "tflops": "TFLOP/s"}
+
+
+def sustained(table: pd.DataFrame) -> alt.FacetChart:
+    """Cycles of a product, clock and rate once power has settled, one row per kernel.
 
     Args:
-        table: Medians by kernel: `kernel`, `transport`, `megacycles`, `sm_clock_mhz`, `clock_low`, `clock_high`,
-            `power_w`, `tflops`.
+        table: From `study.settled`.
     """
-    shown = table.assign(way=table["transport"].map(WORDS))
-    base = alt.Chart(shown).encode(
-        x=alt.X(
-            "megacycles:Q", title="Million cycles of one product", scale=alt.Scale(zero=False, padding=25)
-        ),
-        color=transport_color([name for name in TRANSPORTS if name in set(table["transport"])]),
+    shown = table.melt(
+        ["kernel", "transport", "power_w", "gpu", "run_id"],
+        list(SETTLED),
+        var_name="quantity",
+        value_name="value",
     )
-    y = alt.Scale(zero=False, padding=15)
-    interval = base.mark_rule(strokeWidth=2).encode(
-        y=alt.Y("clock_low:Q", title="SM clock that the power limit leaves, MHz", scale=y), y2="clock_high:Q"
+    shown = shown.assign(way=shown["transport"].map(WORDS), what=shown["quantity"].map(SETTLED))
+    points = (
+        alt.Chart(shown)
+        .mark_point(filled=True, size=80, opacity=1)
+        .encode(
+            x=alt.X(
+                "value:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(tickCount=4)
+            ),
+            y=alt.Y(
+                "kernel:N", title=None, sort=list(table["kernel"]), axis=alt.Axis(grid=True, labelLimit=240)
+            ),
+            color=transport_color([name for name in TRANSPORTS if name in set(table["transport"])]),
+            tooltip=["kernel", "what", alt.Tooltip("value:Q", format=",.4~r"), "power_w", "gpu", "run_id"],
+        )
+        .properties(width=125, height=alt.Step(20))
     )
-    points = base.mark_point(filled=True, size=80, opacity=1).encode(
-        y=alt.Y("sm_clock_mhz:Q", scale=y),
-        tooltip=["kernel", "sm_clock_mhz", "power_w", "tflops", "megacycles"],
-    )
-    text = base.mark_text(align="left", dx=8, dy=-6).encode(y="sm_clock_mhz:Q", text="label:N")
-    return interval + points + text
+    return points.facet(
+        column=alt.Column("what:N", title=None, sort=list(SETTLED.values())), spacing=18
+    ).resolve_scale(x="independent")
 
 
 def ragged(table: pd.DataFrame, floor_us: float) -> alt.LayerChart:
@@ -229,9 +278,8 @@ def regret(table: pd.DataFrame) -> alt.LayerChart:
                 title=None,
                 sort=rules,
                 scale=alt.Scale(domain=rules, range=PALETTE),
-                legend=alt.Legend(columns=2),
+                legend=alt.Legend(columns=2, labelLimit=300),
             ),
-            strokeDash=alt.StrokeDash("rule:N", sort=rules),
             tooltip=["rule", "shape", "tile", "chosen", "best", alt.Tooltip("regret:Q", format=".3f")],
         )
     )

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, counters
 from labkernels.device.words import fill
 from labkernels.gemm.family import ELEMENT_BYTES, find
 from labkernels.gemm.library import Library
@@ -34,8 +34,10 @@ def main() -> int:
             sms=gpu.facts.sm_count,
             swizzle=arguments.swizzle,
         )
+        counters.begin()
         plan.launch(int(gpu.stream.handle))
         gpu.sync()
+        counters.end()
         plan.close()
     return 0
 

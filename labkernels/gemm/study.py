@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import log
+from itertools import product
+from math import ceil, log
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from labkernels.gemm.bench import LIBRARY
-from labkernels.gemm.family import GemmKernel, find
-from labkernels.gemm.rule import Choice, waves
+from labkernels.gemm.family import ARCHES, CLUSTERS, GemmKernel, family
+from labkernels.gemm.rule import Choice, scheduled_tiles, waves
 from labkernels.gemm.shapes import SHAPES
 from labkernels.stats import Ratio, bootstrap_ratio
 
@@ -25,18 +26,17 @@ class NotMeasured(LookupError):
     """The rows lack what is asked for; the message names it."""
 
 
-def with_kernels(frame: pd.DataFrame, arch: str = "sm_90a") -> pd.DataFrame:
+def with_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of table `gemm` or `gemm_sustained` with what their kernels' names say, and the cycles of a launch.
 
     Args:
-        frame: Rows of the table.
-        arch: That the kernels were built for.
+        frame: Rows of the table, of one architecture.
 
     Returns:
         The rows with `tile` and `cluster` (as in `128×256`), `transport`, `schedule`, `held_out`, `group`, `shape`
         and, where there is a duration, `cycles`.
     """
-    known = {name: find(arch, name) for name in frame["kernel"].unique() if name != LIBRARY}
+    known = _kernels(set(frame["kernel"]) - {LIBRARY})
     shapes = {shape.mnk: shape for shape in SHAPES}
     of_row = [shapes.get(mnk) for mnk in zip(*(frame[c] for c in SHAPE), strict=True)]
     columns = {
@@ -51,6 +51,15 @@ def with_kernels(frame: pd.DataFrame, arch: str = "sm_90a") -> pd.DataFrame:
     if "duration_us" in frame:
         columns["cycles"] = frame["duration_us"] * frame["sm_clock_mhz"]
     return frame.assign(**columns)
+
+
+def _kernels(names: set[str]) -> dict[str, GemmKernel]:
+    """The kernels of the first architecture that has all these names."""
+    for arch in ARCHES:
+        known = {kernel.name: kernel for kernel in family(arch)}
+        if names <= known.keys():
+            return {name: known[name] for name in names}
+    raise ValueError(f"no architecture has the GEMM kernels {', '.join(sorted(names))}")
 
 
 def label(mnk: Mnk) -> str:
@@ -75,6 +84,33 @@ def resident(frame: pd.DataFrame) -> dict[int, int]:
     return {int(size): int(count) for size, count in rows.groupby(sizes)["ctas"].max().items()}
 
 
+class Rounds:
+    """Rows of one run of table `gemm`, found by candidate.
+
+    Args:
+        frame: From `with_kernels`.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.resident = resident(frame)
+        ordered = frame.sort_values("round")
+        by = ["dtype", *SHAPE, "kernel", ordered["swizzle"].fillna(0), ordered["ctas"].fillna(0)]
+        self._of = dict(iter(ordered.groupby(by)))
+
+    def of(
+        self, mnk: Mnk, kernel: str, column: str, swizzle: int = 0, ctas: int = 0, dtype: str = "bf16"
+    ) -> np.ndarray:
+        """A column of one candidate's rounds, in their order; the library has neither swizzle nor CTAs.
+
+        Raises:
+            NotMeasured: There are none.
+        """
+        if (key := (dtype, *mnk, kernel, swizzle, ctas)) not in self._of:
+            raise NotMeasured(f"no rows of {kernel} with swizzle {swizzle} on {ctas} SMs at {label(mnk)}")
+        return self._of[key][column].to_numpy()
+
+
 def medians(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per candidate: medians of duration, cycles, clock, rate; the interval of cycles from p05 to p95.
 
@@ -94,37 +130,25 @@ def own(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["transport"].isin(["multicast", "alone"]) & whole]
 
 
-def over_library(frame: pd.DataFrame, dtype: str = "bf16") -> pd.DataFrame:
+def over_library(rounds: Rounds, dtype: str = "bf16") -> pd.DataFrame:
     """The quickest kernel of each shape against the library: time of the library over time of the kernel.
 
     Args:
-        frame: From `with_kernels`.
+        rounds: Of one run.
         dtype: Of the operands.
 
     Returns:
         One row per shape: `ratio`, `low`, `high` (95 % of paired rounds), the kernel and its rate.
     """
-    frame = frame[frame["dtype"].eq(dtype)]
-    table = own(medians(frame))
-    best = table.loc[table.groupby(SHAPE, sort=False)["duration_us"].idxmin()]
-    rows = []
+    table = own(medians(rounds.frame[rounds.frame["dtype"].eq(dtype)]))
+    best = table.loc[table.groupby(SHAPE, sort=False)["duration_us"].idxmin()].reset_index(drop=True)
+    ratios = []
     for one in best.itertuples():
-        library = _rounds(frame, (one.m, one.n, one.k), "duration_us", kernel=LIBRARY)
-        mine = _rounds(
-            frame, (one.m, one.n, one.k), "duration_us", kernel=one.kernel, swizzle=one.swizzle, ctas=one.ctas
-        )
-        rows.append(bootstrap_ratio(library, mine)._asdict())
-    return pd.concat([best.reset_index(drop=True), pd.DataFrame(rows)], axis=1)
-
-
-def _rounds(frame: pd.DataFrame, mnk: Mnk, column: str, **wanted: object) -> np.ndarray:
-    """A column of one candidate's rounds, in their order."""
-    same = np.logical_and.reduce(
-        [frame[key].eq(value) for key, value in {**dict(zip(SHAPE, mnk, strict=True)), **wanted}.items()]
-    )
-    if not same.any():
-        raise NotMeasured(f"no rows of {wanted} at {label(mnk)}")
-    return frame[same].sort_values("round")[column].to_numpy()
+        mnk = (one.m, one.n, one.k)
+        mine = rounds.of(mnk, one.kernel, "duration_us", one.swizzle, one.ctas, dtype)
+        theirs = rounds.of(mnk, LIBRARY, "duration_us", dtype=dtype)
+        ratios.append(bootstrap_ratio(theirs, mine)._asdict())
+    return pd.concat([best, pd.DataFrame(ratios)], axis=1)
 
 
 class Part(NamedTuple):
@@ -161,7 +185,7 @@ class Decomposition:
 
 
 def decompose(
-    frame: pd.DataFrame, mnk: Mnk, tile: tuple[int, int], cluster: tuple[int, int], swizzle: int
+    rounds: Rounds, mnk: Mnk, tile: tuple[int, int], cluster: tuple[int, int], swizzle: int
 ) -> Decomposition:
     """Take a cluster's effect apart, one variable at a time.
 
@@ -171,7 +195,7 @@ def decompose(
     together. Multicast shares the load. Clock is the SM clock, all else being in cycles.
 
     Args:
-        frame: From `with_kernels`, with the controls of the shape.
+        rounds: Of one run, with the controls of the shape.
         mnk: The shape.
         tile: Output rows and columns of a CTA.
         cluster: CTAs along M and N.
@@ -182,21 +206,20 @@ def decompose(
     """
     base = f"bf16_{tile[0]}x{tile[1]}"
     name = f"{base}_{cluster[0]}x{cluster[1]}"
-    sms = resident(frame)
+    sms, size = rounds.resident, cluster[0] * cluster[1]
 
-    def rounds(kernel: str, column: str) -> np.ndarray:
-        size = cluster[0] * cluster[1] if kernel != f"{base}_1x1" else 1
-        return _rounds(frame, mnk, column, kernel=kernel, swizzle=swizzle, ctas=sms[size])
+    def of(kernel: str, column: str) -> np.ndarray:
+        return rounds.of(mnk, kernel, column, swizzle, sms[size if kernel != alone else 1])
 
     alone, independent = f"{base}_1x1", f"{name}_independent"
     one, many = Choice((1, 1), swizzle), Choice(cluster, swizzle)
-    residency = sms[1] / sms[cluster[0] * cluster[1]]
+    residency = sms[1] / sms[size]
     counted = waves(mnk, tile, many, sms) / waves(mnk, tile, one, sms)
     quantization = counted / residency
-    launch = bootstrap_ratio(rounds(independent, "cycles"), rounds(alone, "cycles"))
-    handshake = bootstrap_ratio(rounds(f"{name}_handshake", "cycles"), rounds(independent, "cycles"))
-    multicast = bootstrap_ratio(rounds(name, "cycles"), rounds(f"{name}_handshake", "cycles"))
-    clock = bootstrap_ratio(rounds(alone, "sm_clock_mhz"), rounds(name, "sm_clock_mhz"))
+    launch = bootstrap_ratio(of(independent, "cycles"), of(alone, "cycles"))
+    handshake = bootstrap_ratio(of(f"{name}_handshake", "cycles"), of(independent, "cycles"))
+    multicast = bootstrap_ratio(of(name, "cycles"), of(f"{name}_handshake", "cycles"))
+    clock = bootstrap_ratio(of(alone, "sm_clock_mhz"), of(name, "sm_clock_mhz"))
     parts = (
         Part("residency", residency, residency, residency),
         Part("quantization", quantization, quantization, quantization),
@@ -205,37 +228,31 @@ def decompose(
         Part("multicast", *multicast),
         Part("clock", *clock),
     )
-    return Decomposition(parts, bootstrap_ratio(rounds(name, "duration_us"), rounds(alone, "duration_us")))
+    return Decomposition(parts, bootstrap_ratio(of(name, "duration_us"), of(alone, "duration_us")))
 
 
 Chooser = Callable[[Mnk, tuple[int, int], Mapping[int, int]], Choice]
 
 
 def regrets(
-    table: pd.DataFrame,
-    choose: Chooser,
-    sms: Mapping[int, int],
-    *,
-    by: str = "duration_us",
-    held_out: bool = True,
+    table: pd.DataFrame, choose: Chooser, sms: Mapping[int, int], *, by: str = "duration_us"
 ) -> pd.DataFrame:
     """How much longer the chosen cluster and swizzle take than the best ones at the same shape and tile.
 
     Args:
-        table: From `medians`.
+        table: From `medians`; of held-out shapes, for a fair judgement.
         choose: A rule.
         sms: From `resident`.
         by: `duration_us`, or `cycles` for the same at equal clocks.
-        held_out: Shapes that the rule was made without, or those it was made from.
 
     Returns:
-        One row per shape and tile: the choice, the best, and `regret`, 1 at best.
+        One row per shape and tile that has all clusters: the choice, the best, and `regret`, 1 at best.
     """
-    candidates = own(
-        table[table["dtype"].eq("bf16") & table["held_out"].eq(held_out) & table["group"].ne("ragged")]
-    )
+    candidates = own(table[table["dtype"].eq("bf16")])
     rows = []
     for (m, n, k, tile), group in candidates.groupby([*SHAPE, "tile"], sort=False):
+        if not {_times(cluster) for cluster in CLUSTERS} <= set(group["cluster"]):
+            continue
         choice = choose((m, n, k), tuple(int(part) for part in tile.split("×")), sms)
         taken = group[group["cluster"].eq(_times(choice.cluster)) & group["swizzle"].eq(choice.swizzle)]
         best = group.loc[group[by].idxmin()]
@@ -258,7 +275,7 @@ def predicted_regrets(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFr
         table: From `medians`.
         predicted: Table `gemm_predicted`.
     """
-    candidates = own(table[table["dtype"].eq("bf16") & table["held_out"]])
+    candidates = own(table[table["dtype"].eq("bf16")])
     rows = []
     for one in predicted[predicted["rank"].eq(1)].itertuples():
         group = candidates[np.logical_and.reduce([candidates[key].eq(getattr(one, key)) for key in SHAPE])]
@@ -286,12 +303,10 @@ def wgmma_bf16_tflops(frame: pd.DataFrame) -> Best:
     Args:
         frame: Rows of table `gemm`, of one run.
     """
-    frame = with_kernels(frame[frame["dtype"].eq("bf16")])
-    table = own(medians(frame))
+    found = Rounds(with_kernels(frame[frame["dtype"].eq("bf16")]))
+    table = own(medians(found.frame))
     one = table.loc[table["tflops"].idxmax()]
-    rounds = _rounds(
-        frame, tuple(one[SHAPE]), "tflops", kernel=one["kernel"], swizzle=one["swizzle"], ctas=one["ctas"]
-    )
+    rounds = found.of(tuple(one[SHAPE]), one["kernel"], "tflops", one["swizzle"], one["ctas"])
     interval = bootstrap_ratio(rounds, np.full_like(rounds, one["tflops"]))
     return Best(
         float(one["tflops"]),
@@ -309,7 +324,7 @@ def gemm_best_over_library(frame: pd.DataFrame, least: int = 2048) -> Best:
         frame: Rows of table `gemm`, of one run.
         least: Extent that M, N and K all reach.
     """
-    ratios = large(over_library(with_kernels(frame)), least)
+    ratios = large(over_library(Rounds(with_kernels(frame))), least)
     return Best(
         *(float(ratios[column].median()) for column in ("ratio", "low", "high")),
         str(ratios["run_id"].iloc[0]),
@@ -323,7 +338,7 @@ def large(table: pd.DataFrame, least: int = 2048) -> pd.DataFrame:
 
 
 def decompositions(
-    frame: pd.DataFrame,
+    rounds: Rounds,
     shapes: Iterable[Mnk],
     tile: tuple[int, int],
     clusters: Iterable[tuple[int, int]],
@@ -333,7 +348,7 @@ def decompositions(
     rows = []
     for mnk in shapes:
         for cluster in clusters:
-            found = decompose(frame, mnk, tile, cluster, swizzle)
+            found = decompose(rounds, mnk, tile, cluster, swizzle)
             common = {
                 "shape": label(mnk),
                 "tile": _times(tile),
@@ -348,3 +363,69 @@ def decompositions(
                 {**common, **part._asdict(), "log_percent": 100 * log(part.ratio)} for part in found.parts
             ]
     return pd.DataFrame(rows).rename(columns={"name": "part"})
+
+
+CONTROLLED_TILES = ((128, 128), (128, 256))
+
+
+def multicast_shares(rounds: Rounds) -> pd.DataFrame:
+    """What multicast alone changes, wherever it was switched off and the scheduler padded nothing.
+
+    Args:
+        rounds: Of one run.
+
+    Returns:
+        One row per shape, tile, cluster and swizzle: factor `ratio` on the cycles with its interval, the factor of the
+        whole cluster on time (`total`), whether the parts add up to it, and `least`, the smallest extent.
+    """
+    frame = rounds.frame
+    controlled = frame[frame["transport"].eq("independent")]
+    shapes = list(dict.fromkeys(controlled[SHAPE].itertuples(index=False, name=None)))
+    rows = []
+    for mnk, tile, cluster, swizzle in product(
+        shapes, CONTROLLED_TILES, CLUSTERS[1:], sorted(controlled["swizzle"].unique())
+    ):
+        if scheduled_tiles(mnk, tile, cluster, swizzle) > ceil(mnk[0] / tile[0]) * ceil(mnk[1] / tile[1]):
+            continue
+        found = decompose(rounds, mnk, tile, cluster, swizzle)
+        case = {
+            "shape": label(mnk),
+            "tile": _times(tile),
+            "cluster": _times(cluster),
+            "swizzle": int(swizzle),
+        }
+        share = found.parts[PARTS.index("multicast")]._asdict()
+        rows.append(
+            {**case, **share, "total": found.total.ratio, "adds_up": found.adds_up, "least": min(mnk)}
+            | {"mnk": mnk, "run_id": frame["run_id"].iloc[0]}
+        )
+    return pd.DataFrame(rows).drop(columns="name").sort_values("least", ascending=False, kind="stable")
+
+
+def cluster_effect(table: pd.DataFrame, tile: tuple[int, int]) -> pd.DataFrame:
+    """Cycles of CUTLASS's kernels of one tile over those of no cluster at the default order, by cluster and swizzle.
+
+    Args:
+        table: From `medians`.
+        tile: Output rows and columns of a CTA.
+    """
+    rows = own(table[table["tile"].eq(_times(tile)) & table["dtype"].eq("bf16")])
+    alone = rows[rows["transport"].eq("alone") & rows["swizzle"].eq(1)].set_index("shape")["cycles"]
+    return rows.assign(ratio=rows["cycles"] / rows["shape"].map(alone))
+
+
+def settled(table: pd.DataFrame, clock: str = "sm_clock_mhz") -> pd.DataFrame:
+    """Medians of `gemm_sustained` by kernel: cycles of a product, clock with its range, power, rate.
+
+    Args:
+        table: From `with_kernels`.
+        clock: Column of the clock.
+    """
+    rows = table.assign(megacycles=table["seconds"] / table["launches"] * table[clock])
+    groups = rows.groupby(["kernel", "transport", "shape", "gpu", "run_id"], sort=False)
+    found = groups[["megacycles", clock, "power_w", "tflops"]].median()
+    return (
+        found.assign(clock_low=groups[clock].min(), clock_high=groups[clock].max())
+        .reset_index()
+        .sort_values("kernel")
+    )
