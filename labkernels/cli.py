@@ -116,7 +116,8 @@ def _headline(arguments: argparse.Namespace) -> int:
         print(gpu)
         for name, figure in figures.items():
             text = "not measured" if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
-            interval = f"  [{figure.low:,.4g}, {figure.high:,.4g}]" if figure.low is not None else ""
+            high = "open" if figure.high is None else f"{figure.high:,.4g}"
+            interval = f"  [{figure.low:,.4g}, {high}]" if figure.low is not None else ""
             print(f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip())
     return 0
 
@@ -175,8 +176,11 @@ def parser() -> argparse.ArgumentParser:
     one = command("merge", _merge, "Take the runs of another data folder that are not here yet", data=True)
     one.add_argument("folder", type=Path)
     command("headline", _headline, "The figures that README and introduction quote, per GPU", data=True)
-    from labkernels import census
+    from labkernels import census, dispatch
 
+    one = commands.add_parser("dispatch", help="What FlashAttention-3 or -4 choose for each operand; no GPU")
+    dispatch.add_arguments(one)
+    one.set_defaults(function=dispatch.main)
     one = commands.add_parser("census", help="Which mechanisms the kernels in a file use; no GPU")
     census.add_arguments(one)
     one.set_defaults(function=census.main)

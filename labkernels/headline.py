@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from labkernels import findings, selection
+from labkernels import findings, findings_cluster, findings_paged, selection
+from labkernels.gemm import study
 from labkernels.stats import bootstrap_ratio
 from labkernels.store import Store
 
@@ -15,6 +17,7 @@ class Figure:
     """One figure: its value with an interval, where it was measured and from which run.
 
     A value of None means that it was not measured on this GPU, or, with a run, that it does not exist there.
+    `high` of None beside a `low`: the interval is open upwards.
     """
 
     value: float | None
@@ -56,7 +59,44 @@ def _crossover(store: Store, gpu: str) -> Figure | None:
     if frame.empty:
         return None
     found = findings.overtaking(frame, "hbm", "cp_async", ("tma_bulk", "tma_tile"))
-    return Figure(found.x, "bytes per SM", found.low, found.high, frame["run_id"].iloc[0])
+    high = found.high if np.isfinite(found.high) else None
+    return Figure(found.x, "bytes per SM", found.low, high, frame["run_id"].iloc[0])
+
+
+def _of_cluster(find: Callable[[Store, str], findings_cluster.Measured], unit: str) -> Measure:
+    def measure(store: Store, gpu: str) -> Figure:
+        found = find(store, gpu)
+        return Figure(found.value, unit, found.low, found.high, found.run_id)
+
+    return measure
+
+
+def _of_frame(table: str, unit: str, figure: Callable[[pd.DataFrame], tuple[float, float, float]]) -> Measure:
+    """A figure of the newest run of an experiment that has the name of its table."""
+
+    def measure(store: Store, gpu: str) -> Figure | None:
+        frame = selection.latest_rows(store, table, table, gpu)
+        if frame.empty:
+            return None
+        value, low, high = figure(frame)
+        return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]))
+
+    return measure
+
+
+def _regret(frame: pd.DataFrame) -> tuple[float, float, float]:
+    regret = findings_paged.fa3_rule_regret(frame)
+    return regret.mean, 1.0, regret.worst
+
+
+def _tflops(frame: pd.DataFrame) -> tuple[float, float, float]:
+    best = study.wgmma_bf16_tflops(frame)
+    return best.value, best.low, best.high
+
+
+def _over_library(frame: pd.DataFrame) -> tuple[float, float, float]:
+    best = study.gemm_best_over_library(frame)
+    return best.value, best.low, best.high
 
 
 #: Every name that a reader may rely on, in the order of the table; None where nothing measures it yet.
@@ -65,14 +105,29 @@ FIGURES: dict[str, tuple[str, Measure | None]] = {
     "l2_read_gbps": ("GB/s", _read_gbps("l2")),
     "tma_latency_premium_cycles": ("cycles", _tma_premium),
     "crossover_bytes_in_flight_per_sm": ("bytes per SM", _crossover),
-    "multicast_fill_bytes_per_clock_per_sm": ("B/clk/SM", None),
-    "multicast_l2_read_ratio": ("ratio", None),
-    "dsm_bulk_bytes_per_clock_per_sm": ("B/clk/SM", None),
-    "dsm_load_latency_cycles": ("cycles", None),
-    "paged_best_over_contiguous": ("ratio", None),
-    "fa3_rule_regret": ("ratio", None),
-    "wgmma_bf16_tflops": ("TFLOP/s", None),
-    "gemm_best_over_library": ("ratio", None),
+    "multicast_fill_bytes_per_clock_per_sm": (
+        "B/clk/SM",
+        _of_cluster(findings_cluster.multicast_fill_bytes_per_clock_per_sm, "B/clk/SM"),
+    ),
+    "multicast_l2_read_ratio": (
+        "ratio",
+        _of_cluster(findings_cluster.multicast_l2_read_ratio, "ratio"),
+    ),
+    "dsm_bulk_bytes_per_clock_per_sm": (
+        "B/clk/SM",
+        _of_cluster(findings_cluster.dsm_bulk_bytes_per_clock_per_sm, "B/clk/SM"),
+    ),
+    "dsm_load_latency_cycles": (
+        "cycles",
+        _of_cluster(findings_cluster.dsm_load_latency_cycles, "cycles"),
+    ),
+    "paged_best_over_contiguous": (
+        "ratio",
+        _of_frame("paged", "ratio", findings_paged.paged_best_over_contiguous),
+    ),
+    "fa3_rule_regret": ("ratio", _of_frame("fa3", "ratio", _regret)),
+    "wgmma_bf16_tflops": ("TFLOP/s", _of_frame("gemm", "TFLOP/s", _tflops)),
+    "gemm_best_over_library": ("ratio", _of_frame("gemm", "ratio", _over_library)),
     "advisor_agreement": ("ratio", None),
     "advisor_regret_p95": ("ratio", None),
 }
