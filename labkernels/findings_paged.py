@@ -14,6 +14,17 @@ WAY = ["page_rows", "variant", "piece_rows", "issuers"]
 CASE = ["run_id", "gpu", "phase", "mechanism", *WAY, *SETTING]
 PROBLEM = ["run_id", "gpu", "phase", "batch", "seqlen_q", "seqlen_k", "heads", "kv_heads", "num_splits"]
 
+#: Rules of thumb on pages, by id.
+STATEMENTS = {
+    "paged_decode": "In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
+    "paged_issue": "Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
+    "paged_prefill": "Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
+    "paged_short": "Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
+    "paged_odd_rows": "Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes "
+    "(MLA in fp8) and nothing needs a swizzle.",
+    "fa3_decode": "FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
+}
+
 
 def where(frame: pd.DataFrame, **values: object) -> pd.DataFrame:
     """Rows that have the given values."""
@@ -211,36 +222,30 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
     found = [
         (
             "paged_decode",
-            "In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
             "best gather over contiguous cache, throughput",
             worst([paged_best_over_contiguous(paged, page) for page in pages if page >= 16]),
             0.98,
         ),
         (
             "paged_issue",
-            "Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
             "four issuing warps over one, throughput",
             _paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
             1.0,
         ),
         (
             "paged_prefill",
-            "Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
             "cp.async over TMA, time",
             worst([isolated_ratio(paged, "prefill", page) for page in pages if page >= 8]),
             1.0,
         ),
         (
             "paged_short",
-            "Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
             "TMA over cp.async, time beside tensor cores",
             worst([_inverse(isolated_ratio(paged, "prefill", page)) for page in pages if page <= 4]),
             1.0,
         ),
         (
             "paged_odd_rows",
-            "Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes (MLA in "
-            "fp8) and nothing needs a swizzle.",
             "TMA bulk over TMA boxes, throughput, rows of 576 bytes",
             _paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
             if len(shared)
@@ -249,7 +254,6 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
         ),
         (
             "fa3_decode",
-            "FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
             "cp.async over TMA, time of its own kernel",
             Ratio(least["ratio"], least["ratio_low"], least["ratio_high"]) if least is not None else None,
             1.0,
@@ -258,7 +262,7 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "id": id,
-            "rule": rule,
+            "rule": STATEMENTS[id],
             "effect": effect,
             "ratio": ratio and ratio.ratio,
             "low": ratio and ratio.low,
@@ -266,7 +270,7 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
             "bound": bound,
             "holds": ratio and ratio.low > bound,
         }
-        for id, rule, effect, ratio, bound in found
+        for id, effect, ratio, bound in found
     )
 
 

@@ -6,19 +6,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from labkernels import findings, selection
+from labkernels.rules_chapters import Told, chapter_rules
 from labkernels.store import Store
 
 TMA = ("tma_bulk", "tma_tile")
 KIB = 1 << 10
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the rows say: whether the rule holds, in a sentence with its numbers, and the run behind them."""
-
-    holds: bool
-    sentence: str
-    run_id: str
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class Rule:
     operands: str
     choice: str
     statement: str
-    evidence: Callable[[Store, str], Evidence | None]
+    evidence: Callable[[Store, str], Told | None]
 
 
 @dataclass(frozen=True)
@@ -69,8 +61,8 @@ def _judge(rule: Rule, store: Store, gpu: str) -> Verdict:
 def _over(table: str, experiment: str) -> Callable[[Callable[[pd.DataFrame], tuple[bool, str]]], Callable]:
     """Turn a check of one experiment's rows into evidence on a store."""
 
-    def wrap(check: Callable[[pd.DataFrame], tuple[bool, str]]) -> Callable[[Store, str], Evidence | None]:
-        def evidence(store: Store, gpu: str) -> Evidence | None:
+    def wrap(check: Callable[[pd.DataFrame], tuple[bool, str]]) -> Callable[[Store, str], Told | None]:
+        def evidence(store: Store, gpu: str) -> Told | None:
             frame = selection.latest_rows(store, table, experiment, gpu)
             if frame.empty:
                 return None
@@ -78,7 +70,7 @@ def _over(table: str, experiment: str) -> Callable[[Callable[[pd.DataFrame], tup
                 holds, sentence = check(frame)
             except LookupError:  # a quick run leaves out points that the rule asks for
                 return None
-            return Evidence(holds, sentence, str(frame["run_id"].iloc[0]))
+            return Told(holds, sentence, str(frame["run_id"].iloc[0]))
 
         return evidence
 
@@ -242,4 +234,5 @@ RULES = (
         "Prefetch the tensor map: the first copy waits for it.",
         _descriptor_is_fetched_first,
     ),
+    *(Rule(*rule) for rule in chapter_rules()),
 )
