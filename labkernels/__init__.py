@@ -1,3 +1,14 @@
 """Laboratory of *Which Load?*: TMA, multicast, DSM and cp.async on NVIDIA Hopper, measured."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+__all__ = ["advise"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "advise":  # importing the package stays free of imports of its own
+        from labkernels.advisor import advise
+
+        return advise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

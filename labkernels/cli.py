@@ -122,6 +122,51 @@ def _headline(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _rules(arguments: argparse.Namespace) -> int:
+    from labkernels import selection
+    from labkernels.rules import judge
+    from labkernels.store import Store
+
+    store = Store(arguments.data) if arguments.data else Store()
+    found = [
+        v for gpu in ([arguments.gpu] if arguments.gpu else selection.gpus(store)) for v in judge(store, gpu)
+    ]
+    if arguments.json:
+        rows = [
+            {"gpu": v.gpu, "outcome": v.outcome, "evidence": v.sentence, "run_id": v.run_id}
+            | {name: getattr(v.rule, name) for name in ("id", "chapter", "operands", "choice", "statement")}
+            for v in found
+        ]
+        print(json.dumps({"rules": rows}))
+        return 0
+    for v in found:
+        print(
+            f"{v.gpu}  {v.rule.chapter}/{v.rule.id}: {v.outcome}\n  {v.rule.statement}\n  {v.sentence}".rstrip()
+        )
+    return 0
+
+
+def _advise(arguments: argparse.Namespace) -> int:
+    from labkernels.advisor import Question, describe
+
+    given = {name: getattr(arguments, name) for name in Question.__dataclass_fields__}
+    advice = Question(**given).advise(arguments.gpu)
+    print(json.dumps(asdict(advice)) if arguments.json else describe(advice))
+    return 0
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    from labkernels import selection
+    from labkernels.fit import save
+    from labkernels.store import Store
+
+    store = Store(arguments.data) if arguments.data else Store()
+    names = [arguments.gpu] if arguments.gpu else selection.gpus(store)
+    folders = {gpu: str(save(store, gpu, store.root / "model")) for gpu in names}
+    print(json.dumps({"models": folders}) if arguments.json else "\n".join(folders.values()))
+    return 0
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from labkernels.doctor import findings
 
@@ -136,6 +181,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
+    from labkernels.advisor import options as advisor_options
     from labkernels.experiments import MODULES
     from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
 
@@ -176,6 +222,16 @@ def parser() -> argparse.ArgumentParser:
     one = command("merge", _merge, "Take the runs of another data folder that are not here yet", data=True)
     one.add_argument("folder", type=Path)
     command("headline", _headline, "The figures that README and introduction quote, per GPU", data=True)
+    one = command("rules", _rules, "Rules of thumb, each judged on a GPU's stored rows", data=True)
+    one.add_argument("--gpu", help="name of a GPU (all by default)")
+    one = command(
+        "advise", _advise, "From an operand to a mechanism, with predicted times and reasons; no GPU"
+    )
+    one.add_argument("--gpu", help="name of a GPU with fitted constants")
+    for name, default, text in advisor_options():
+        one.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=text)
+    one = command("fit", _fit, "Fit the performance model to the stored microbenchmarks", data=True)
+    one.add_argument("--gpu", help="name of a GPU (all by default)")
     from labkernels import census, dispatch
 
     one = commands.add_parser("dispatch", help="What FlashAttention-3 or -4 choose for each operand; no GPU")

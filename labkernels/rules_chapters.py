@@ -160,7 +160,7 @@ def _of_gemm(judge: Callable[[Rounds], tuple[bool, str]]) -> Callable[[Store, st
 
 
 def chapter_rules() -> Iterator[ChapterRule]:
-    """Every rule of these chapters, under the name of the function that judges it (`gemm_` before those of the GEMM chapter)."""
+    """Every rule of these chapters, under the name of the function that judges it; `gemm_` before GEMM's."""
 
     def rule(id: str, chapter: str, statement: str, tell: Callable[[Store, str], Told | None]) -> ChapterRule:
         return ChapterRule(id, chapter, *SPEAKS[id], statement, tell)

@@ -69,7 +69,7 @@ def test_ptx_of_other_architectures_differs_in_its_target_only():
 
 
 def test_unknown_architecture_is_named():
-    with pytest.raises(ValueError, match="sm_80.*sm_90a, sm_100a"):
+    with pytest.raises(ValueError, match=r"sm_80.*sm_90a, sm_100a"):
         assemble(kernel("tma_bulk", "issue"), "sm_80")
 
 
@@ -92,12 +92,12 @@ def test_a_prototype_that_does_not_match_is_an_error():
 .target sm_90a
 .address_size 64
 .visible .func (.param .b64 r) callee (.param .b32 a) { st.param.b64 [r], 0; ret; }"""
-    with pytest.raises(AssemblyError, match="not clean|rototype"):
+    with pytest.raises(AssemblyError, match=r"not clean|rototype"):
         link([caller, callee], "sm_90a")
 
 
 def test_ptx_that_does_not_assemble_is_an_error_with_the_log():
-    with pytest.raises(AssemblyError, match="syntax|PTX|Parsing"):
+    with pytest.raises(AssemblyError, match=r"syntax|PTX|Parsing"):
         link([".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k() { nonsense; }"], "sm_90a")
 
 

@@ -1,4 +1,4 @@
-"""The first cell of every chapter: parameters checked by name and type, rows chosen, measuring refused without a GPU."""
+"""The first cell of every chapter: parameters checked by name and type, rows chosen, no measuring without a GPU."""
 
 import papermill
 import pytest

@@ -1,4 +1,4 @@
-"""What of the device layer shows without a GPU: errors in sentences, nvidia-smi's lines, the kernel that fills memory."""
+"""What of the device layer shows without a GPU: errors in sentences, nvidia-smi's lines, the filling kernel."""
 
 import subprocess
 import sys
@@ -34,19 +34,19 @@ def answers(monkeypatch, init, version=13000, capability=(9, 0)):
 
 def test_no_gpu(monkeypatch):
     answers(monkeypatch, RESULT.CUDA_ERROR_NO_DEVICE)
-    with pytest.raises(NoGpu, match="sees no GPU. Stored measurements need no GPU"):
+    with pytest.raises(NoGpu, match=r"sees no GPU. Stored measurements need no GPU"):
         Gpu()
 
 
 def test_a_driver_that_does_not_start(monkeypatch):
     answers(monkeypatch, RESULT.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
-    with pytest.raises(NoGpu, match="did not start .CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"):
+    with pytest.raises(NoGpu, match=r"did not start .CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"):
         Gpu()
 
 
 def test_a_driver_that_is_too_old(monkeypatch):
     answers(monkeypatch, RESULT.CUDA_SUCCESS, version=11080)
-    with pytest.raises(NoGpu, match="speaks CUDA 11.*need 1[23].*update the driver"):
+    with pytest.raises(NoGpu, match=r"speaks CUDA 11.*need 1[23].*update the driver"):
         Gpu()
 
 
@@ -72,7 +72,7 @@ def test_a_stalled_wait_names_kernel_barrier_and_block():
 
 
 def test_samples_of_the_monitor():
-    text = "1980, 3201, 350.5, 48, 0x0000000000000000\n1755, 3201, 690.0, 61, 0x0000000000000004\n1900, 3201, [N/A], 60, 0x1\n19"
+    text = "1980, 3201, 350.5, 48, 0x0\n1755, 3201, 690.0, 61, 0x0000000000000004\n1900, 3201, [N/A], 60, 0x1\n19"
     summary = summarize_samples(text)
     assert summary["sm_clock_mhz_min"] == 1755 and summary["sm_clock_mhz_max"] == 1980
     assert summary["power_w_max"] == 690 and summary["temperature_c_max"] == 61

@@ -54,7 +54,9 @@ def test_trains_fit_a_barrier_phase():
 def test_a_transfer_is_a_legal_box_of_any_rank(rank, transfer):
     if rank == 1 and transfer > 2048:
         pytest.skip("a box has at most 256 elements a side")
-    operand = transfer_operand(transfer, 10, max(transfer, 128), rank, Ring(stages=2, shared_alignment_bytes=128))
+    operand = transfer_operand(
+        transfer, 10, max(transfer, 128), rank, Ring(stages=2, shared_alignment_bytes=128)
+    )
     assert operand.rank == rank and operand.tile_bytes == transfer
     assert not violations(operand, "tma_tile")
 

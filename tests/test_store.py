@@ -70,7 +70,11 @@ def latency_row(**changes):
 
 def issue_row(**changes):
     kept = ("kernel", "mechanism", "transfer_bytes", "n", "cycles_p05", "cycles_median", "cycles_p95")
-    return {name: latency_row()[name] for name in kept} | {"train_length": 8, **changes}
+    return {name: latency_row()[name] for name in kept} | {
+        "train_length": 8,
+        "arrived_cycles_median": 900,
+        **changes,
+    }
 
 
 def record(store, latency=3, issue=2, **changes):
@@ -150,6 +154,7 @@ def test_a_frame_with_gaps_in_an_integer_column_is_stored(store):
     }
     row = (
         {"kernel": "k", "mechanism": "tma_tile", "inner_bytes": 16, "box_rows": 4, "swizzle": "none"}
+        | {"pitch_bytes": 16, "l2_promotion_bytes": 0}
         | shared
         | timed
     )
