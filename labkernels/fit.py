@@ -1,0 +1,290 @@
+"""Fits the model's constants to the microbenchmarks of one GPU, and stores them with what they are from."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from labkernels import findings, findings_cluster, selection
+from labkernels.model import MODEL, SLICE_BYTES, Load, constants, predict, way_of
+from labkernels.store import RUNS, Store
+
+HELD_OUT_OF = 3  # every third cell, by its hash
+LOAD = [
+    "tile_bytes",
+    "row_bytes",
+    "is_dense",
+    "tiles_in_flight",
+    "ctas_per_sm",
+    "threads",
+    "source",
+    "fan_out",
+]
+CELL = ["source", "tile_bytes", "row_bytes", "is_dense", "tiles_in_flight", "ctas_per_sm", "fan_out"]
+TABLE = [
+    "experiment",
+    "run_id",
+    "mechanism",
+    "variant",
+    *LOAD,
+    "measured_gbps",
+    "measured_low",
+    "measured_high",
+]
+
+#: Constants: unit and meaning. Those of a way of copying first, then those that all share.
+OF_WAY = {
+    "latency_hbm_cycles": ("cycles", "time of a turn without the tile's bytes, data in HBM"),
+    "latency_l2_cycles": ("cycles", "the same, data in L2"),
+    "port_hbm_bytes_per_cycle": (
+        "bytes per cycle",
+        "rate at which a tile's bytes follow the first, from HBM",
+    ),
+    "port_l2_bytes_per_cycle": ("bytes per cycle", "the same from L2"),
+    "handshake_cycles": (
+        "cycles",
+        "least time from one tile to the next in one ring: handshake and one command",
+    ),
+    "warp_cycles": ("cycles", "further handshake for each copying warp"),
+    "instruction_cycles": ("cycles", "issue of one warp's instruction, 512 bytes"),
+    "merging_hbm": ("exponent", "HBM is read fan-out^-this times for each byte delivered"),
+    "merging_l2": ("exponent", "the same of L2"),
+}
+LATENCY = ("latency_hbm_cycles", "latency_l2_cycles", "port_hbm_bytes_per_cycle", "port_l2_bytes_per_cycle")
+WAYS = {
+    "ldg": (*LATENCY, "instruction_cycles"),
+    "cp_async": (*LATENCY, "handshake_cycles", "warp_cycles", "instruction_cycles"),
+    "tma_bulk": (*LATENCY, "handshake_cycles"),
+    "tma_tile": (*LATENCY, "handshake_cycles"),
+    "tma_tile in a cluster": (*LATENCY, "handshake_cycles", "merging_hbm", "merging_l2"),
+    "tma_multicast": (*LATENCY, "handshake_cycles", "merging_hbm", "merging_l2"),
+}
+SHARED = {
+    ("gpu", "sharpness"): ("exponent", "of the sum over terms: large is their maximum"),
+    ("gpu", "hbm_bytes_per_cycle"): ("bytes per cycle", "what HBM delivers to all SMs"),
+    ("gpu", "l2_bytes_per_cycle"): ("bytes per cycle", "what L2 delivers to all SMs"),
+    ("gpu", "ingest_bytes_per_cycle"): ("bytes per cycle", "most that one SM takes in"),
+    ("gpu", "sm_clock_mhz"): ("MHz", "SM clock of the runs"),
+    ("tma", "row_cycles"): ("cycles", "TMA, one row of a box"),
+    ("tma", "copy_cycles"): ("cycles", "TMA, one more copy of a train by one thread"),
+    ("threads", "short_row_share_at_16"): (
+        "ratio",
+        "HBM rate of rows of 16 bytes far apart, over the full rate",
+    ),
+    ("threads", "short_row_exponent"): ("exponent", "how that share grows with the row"),
+    ("gpu", "l2_bytes"): ("bytes", "size of L2"),
+}
+START = {
+    "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_hbm_bytes_per_cycle": 40.0,
+    "port_l2_bytes_per_cycle": 80.0, "handshake_cycles": 250.0, "ingest_bytes_per_cycle": 110.0, "warp_cycles": 5.0,
+    "instruction_cycles": 5.0, "merging_hbm": 1.0, "merging_l2": 0.8, "sharpness": 5.0, "hbm_bytes_per_cycle": 2300.0,
+    "l2_bytes_per_cycle": 4400.0, "row_cycles": 1.7, "short_row_share_at_16": 0.46, "short_row_exponent": 0.2,
+}  # fmt: skip
+
+
+def _summary(frame: pd.DataFrame, experiment: str, by: list[str]) -> pd.DataFrame:
+    quantiles = frame.groupby(["run_id", *by], dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
+    quantiles.columns = ["measured_low", "measured_gbps", "measured_high"]
+    return quantiles.reset_index().assign(experiment=experiment)
+
+
+def _streams(store: Store, gpu: str) -> pd.DataFrame:
+    frame = selection.latest_rows(store, "throughput", "throughput", gpu)
+    # cp.async by groups, plain ld with several pieces a thread: the forms the rules speak of.
+    frame = frame[~frame["variant"].isin(["mbarrier", "cg", "L1::no_allocate"])]
+    frame = frame[frame["mechanism"].ne("ldg") | frame["tile_bytes"].gt(16 * frame["threads"])]
+    by = ["mechanism", "variant", "source", "tile_bytes", "ctas_per_sm", "threads", "bytes_in_flight_per_sm"]
+    table = _summary(frame, "throughput", by)
+    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
+    return table.assign(
+        row_bytes=table["tile_bytes"].clip(upper=2048), is_dense=True, tiles_in_flight=flight, fan_out=1
+    )
+
+
+def _rows(store: Store, gpu: str) -> pd.DataFrame:
+    frame = selection.latest_rows(store, "row_shape", "row_shape", gpu)
+    # As the advisor has it: short rows are promoted to 128 bytes.
+    promoted = frame["inner_bytes"].lt(128) * 128
+    tma = frame["mechanism"].eq("tma_tile")
+    frame = frame[frame["swizzle"].eq("none") & (~tma | frame["l2_promotion_bytes"].eq(promoted))]
+    by = ["mechanism", "variant", "source", "inner_bytes", "pitch_bytes", "tile_bytes", "ctas_per_sm", "threads",
+          "bytes_in_flight_per_sm"]  # fmt: skip
+    table = _summary(frame, "row_shape", by)
+    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
+    dense = table["inner_bytes"].eq(table["pitch_bytes"])
+    return table.assign(row_bytes=table["inner_bytes"], is_dense=dense, tiles_in_flight=flight, fan_out=1)
+
+
+def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
+    """Rings of clusters as the advisor would run them, of the experiments `multicast` or `broadcast`.
+
+    Multicast by slices where a slice has 1 KiB, else by one CTA; unicast by the CTAs of a cluster.
+    """
+    frame = selection.latest_rows(store, "cluster_ring", experiment, gpu)
+    if frame.empty:
+        return pd.DataFrame(columns=TABLE)
+    for name, value in findings_cluster.PLAIN.items():
+        frame = frame[frame[name].eq(value)]
+    sliced = frame["tile_bytes"] // frame["fan_out"] >= SLICE_BYTES
+    share = sliced.map({True: "slices", False: "leader"})
+    wanted = (frame["mechanism"].eq("tma_multicast") & frame["share"].eq(share)) | (
+        frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
+    )
+    frame = frame[wanted & frame["fan_out"].gt(1) & frame["source"].isin(["hbm", "l2"])]
+    by = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
+    table = _summary(frame, experiment, by).rename(columns={"stages": "tiles_in_flight"})
+    rows = table["tile_bytes"].clip(upper=2048)
+    return table.assign(variant="", row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
+
+
+def configurations(store: Store, gpu: str) -> pd.DataFrame:
+    """Every configuration of the microbenchmarks that the model speaks of: columns `TABLE`, `held_out`."""
+    parts = [_streams(store, gpu), _rows(store, gpu), ring_configurations(store, gpu, "multicast")]
+    table = pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True)
+    return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
+
+
+def held_out(cell: Iterable[object]) -> bool:
+    """Whether a cell is for testing: what all mechanisms share goes the same way, whatever its numbers."""
+    text = "/".join(str(value) for value in cell)
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_OF == 0
+
+
+def load_of(row: object) -> Load:
+    """The model's view of one configuration (a named tuple with the columns `LOAD`)."""
+    return Load(**{name: getattr(row, name) for name in LOAD})
+
+
+def predicted(table: pd.DataFrame, of: dict[tuple[str, str], float]) -> pd.DataFrame:
+    """Configurations with `predicted_gbps`, `binding`, and `ratio`: measured cycles over predicted."""
+    found = [predict(row.mechanism, load_of(row), of) for row in table.itertuples(index=False)]
+    return table.assign(
+        predicted_gbps=[one.gbps for one in found],
+        binding=[one.binding for one in found],
+        ratio=[one.gbps for one in found] / table["measured_gbps"],
+    )
+
+
+NAMES = [key for key in SHARED if key[1] in START] + [
+    (way, name) for way, own in WAYS.items() for name in own
+]
+
+
+def _measured(store: Store, gpu: str) -> dict[tuple[str, str], float]:
+    """Constants that are read off a table rather than fitted."""
+    runs = store.read(RUNS)
+    run = runs[runs["run_id"].eq(selection.latest_run(store, "throughput", gpu))].iloc[0]
+    known = {
+        ("gpu", "sm_clock_mhz"): float(run["sm_clock_mhz_median"]),
+        ("gpu", "sms_at_fan_out_1"): float(run["sm_count"]),
+        ("gpu", "l2_bytes"): float(run["l2_bytes"]),
+    }
+    rings = selection.latest_rows(store, "cluster_ring", "multicast", gpu)
+    rings = rings[rings["mechanism"].eq("tma_multicast") & rings["fan_out"].gt(1)]
+    for fan_out, ctas in rings.groupby("fan_out")["ctas"].max().items():
+        known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
+    issue = selection.latest_rows(store, "issue_cost", "issue", gpu)
+    known["tma", "copy_cycles"] = findings.issue_slope_cycles(issue, "tma_tile", 1024)
+    return known
+
+
+def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFrame]:
+    """Least squares on the logarithm of measured over predicted time, over what is not held out.
+
+    Returns:
+        The constants by way and name, and all configurations with their predictions.
+
+    Raises:
+        LookupError: this GPU lacks rows of throughput, row_shape, multicast, latency or issue.
+    """
+    from scipy.optimize import least_squares
+
+    for experiment in ("throughput", "row_shape", "multicast", "issue"):
+        if selection.latest_run(store, experiment, gpu) is None:
+            raise LookupError(
+                f"no rows of {experiment} on {gpu}: run python -m labkernels measure {experiment}"
+            )
+    table = configurations(store, gpu)
+    fitted = table[~table["held_out"]]
+    known = _measured(store, gpu)
+    loads = [
+        (row.mechanism, load_of(row), np.log(row.measured_gbps)) for row in fitted.itertuples(index=False)
+    ]
+    neutral = {(way, f"ratio_{q}"): 1.0 for way in WAYS for q in ("p05", "p95")}
+
+    def errors(logs: np.ndarray) -> list[float]:
+        of = known | neutral | dict(zip(NAMES, np.exp(logs), strict=True))
+        return [np.log(predict(mechanism, load, of).gbps) - measured for mechanism, load, measured in loads]
+
+    start = np.log([START[name] for _, name in NAMES])
+    found = least_squares(errors, start, bounds=(start - 3, start + 3), loss="soft_l1", f_scale=0.05)
+    of = known | neutral | dict(zip(NAMES, np.exp(found.x).tolist(), strict=True))
+    table = predicted(table, of)
+    for name in ("tile_bytes", "row_bytes", "tiles_in_flight", "ctas_per_sm", "threads"):
+        copying = table[table["mechanism"].isin(["ldg", "cp_async"])] if name == "threads" else table
+        of["range", f"{name}_least"], of["range", f"{name}_most"] = (
+            float(edge) for edge in (copying[name].min(), copying[name].max())
+        )
+    way = [way_of(m, f) for m, f in zip(table["mechanism"], table["fan_out"], strict=True)]
+    for name, group in table[table["held_out"]].groupby(pd.Series(way, index=table.index)):
+        of[name, "ratio_p05"], of[name, "ratio_p95"] = (
+            float(q) for q in group["ratio"].quantile([0.05, 0.95])
+        )
+    return of, table
+
+
+def _about(way: str, name: str) -> tuple[str, str]:
+    """Unit and meaning of a constant."""
+    if way == "range":
+        return "bytes" if "bytes" in name else "count", "edge of the measured range"
+    if name.startswith("sms_at"):
+        return "SMs", "SMs that clusters of this size keep busy"
+    if name.startswith("ratio_"):
+        return "ratio", "measured over predicted cycles, quantile over configurations that were held out"
+    return SHARED.get((way, name)) or OF_WAY[name]
+
+
+def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
+    """Fit one GPU, and replace its rows of constants and of the rules' verdicts.
+
+    Raises:
+        LookupError: see `fit`.
+    """
+    from labkernels.rules import judge
+
+    of, table = fit(store, gpu)
+    runs = ";".join(sorted({*table["run_id"], str(selection.latest_run(store, "issue", gpu))}))
+    rows = [
+        {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,
+         "run_ids": runs}
+        for (way, name), value in of.items()
+        for unit, meaning in [_about(way, name)]
+    ]  # fmt: skip
+    verdicts = [
+        {"gpu": gpu, "rule": v.rule.id, "chapter": v.rule.chapter, "statement": v.rule.statement, "outcome": v.outcome,
+         "evidence": v.sentence, "run_id": v.run_id or ""}
+        for v in judge(store, gpu)
+    ]  # fmt: skip
+    _replace(folder / "constants.csv", gpu, rows)
+    _replace(folder / "verdicts.csv", gpu, verdicts)
+    constants.cache_clear()
+    return folder
+
+
+def _text(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
+
+
+def _replace(path: Path, gpu: str, rows: list[dict[str, str]]) -> None:
+    others = (
+        pd.read_csv(path, dtype=str, keep_default_na=False)
+        if path.exists()
+        else pd.DataFrame(columns=list(rows[0]))
+    )
+    table = pd.concat([others[others["gpu"].ne(gpu)], pd.DataFrame(rows)], ignore_index=True)
+    path.parent.mkdir(exist_ok=True)
+    new = path.with_suffix(".new")
+    table.to_csv(new, index=False, lineterminator="\n")
+    new.replace(path)

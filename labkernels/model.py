@@ -1,0 +1,205 @@
+"""A closed form for the time of one tile: what has to happen in each turn of a ring, and what binds.
+
+    period = (Σ termᵖ)^(1/p)
+
+A term is the cycles that one tile of one CTA would take if nothing else were in the way (`terms`); the sum with a large
+exponent is nearly the largest of them, and a little more where two are close. The same formulas are in
+`book/_static/lab-decide.js`; the tests compare them.
+"""
+
+import csv
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+MODEL = Path(__file__).resolve().parents[1] / "data" / "model"
+
+THREADS = ("ldg", "cp_async")  # copied by all threads, 16 bytes each
+BULK = ("tma_bulk", "tma_tile", "tma_multicast")  # copied by one thread's command
+WARP_BYTES = 512  # 32 threads × 16 bytes
+RING_BYTES = 220 * 1024  # of an SM's 228 KiB, with barriers and what the driver keeps
+SLICE_BYTES = 1024  # a multicast slice below this costs more than it saves: one CTA then brings whole tiles
+
+#: What each term stands for, in cycles of one tile of one CTA.
+TERMS = {
+    "turn": "the slot's round trip: latency and arrival of the tile, over the tiles in flight",
+    "issue": "the copies' instructions and the slot's handshake",
+    "memory": "this tile's share of what HBM or L2 delivers to all SMs",
+    "ingest": "this tile's share of what one SM takes in",
+    "rows": "rows of a box, one after the other",
+    "compute": "work on the tile that the copies hide behind",
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the model knows of an operand.
+
+    Attributes:
+        tile_bytes: bytes of a tile.
+        row_bytes: bytes of a tile's row that lie without a gap in global memory.
+        is_dense: whether the next row follows at once; if not, other data lie between.
+        tiles_in_flight: tiles that one CTA has under way, at most.
+        ctas_per_sm: CTAs on each SM.
+        threads: copying threads of a CTA, where threads copy.
+        source: where the data lie: `hbm` or `l2`.
+        fan_out: CTAs that need the same tile at the same time, a cluster of them.
+        copies: TMA copies that a tile takes: 1, or its pages or rows where each has an index of its own.
+        issuers: warps that share those copies.
+        compute_cycles: cycles for which a CTA works on a tile.
+    """
+
+    tile_bytes: int
+    row_bytes: int
+    is_dense: bool = True
+    tiles_in_flight: int = 4
+    ctas_per_sm: int = 1
+    threads: int = 128
+    source: str = "hbm"
+    fan_out: int = 1
+    copies: int = 1
+    issuers: int = 1
+    compute_cycles: float = 0.0
+
+    @property
+    def bytes_in_flight_per_sm(self) -> int:
+        """The axis of the crossover chapter."""
+        return self.tile_bytes * self.tiles_in_flight * self.ctas_per_sm
+
+
+Constants = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One mechanism's time.
+
+    Attributes:
+        mechanism: its name.
+        terms: cycles of each term, as in `TERMS`.
+        cycles_per_tile: period of one CTA's ring.
+        gbps: 10⁹ bytes a second delivered to shared memory, all SMs together.
+        low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
+        high: 95th percentile.
+    """
+
+    mechanism: str
+    terms: dict[str, float]
+    cycles_per_tile: float
+    gbps: float
+    low: float
+    high: float
+
+    @property
+    def binding(self) -> str:
+        """The largest term."""
+        return max(self.terms, key=self.terms.__getitem__)
+
+
+def way_of(mechanism: str, fan_out: int) -> str:
+    """Which constants a mechanism has: a cluster in step has its own for `tma_tile`, as the SMs' requests merge."""
+    return "tma_tile in a cluster" if mechanism == "tma_tile" and fan_out > 1 else mechanism
+
+
+def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
+    """Cycles that each term alone would take for one tile of one CTA; see `TERMS`.
+
+    Args:
+        mechanism: a name from `THREADS` or `BULK`.
+        load: the operand.
+        of: constants of one GPU by way and name.
+
+    Raises:
+        KeyError: there are no constants for this mechanism.
+    """
+    way = way_of(mechanism, load.fan_out)
+    tile = load.tile_bytes
+    flight = 1 if mechanism == "ldg" else load.tiles_in_flight  # one set of registers is waited for at a time
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    turn = of[way, f"latency_{load.source}_cycles"] + tile / of[way, f"port_{load.source}_bytes_per_cycle"]
+    if mechanism == "ldg":
+        issue = of[way, "instruction_cycles"] * tile / WARP_BYTES
+    elif mechanism == "cp_async":
+        issue = of[way, "handshake_cycles"] + of[way, "warp_cycles"] * load.threads / 32
+        issue += of[way, "instruction_cycles"] * tile / WARP_BYTES
+    else:
+        issue = of[way, "handshake_cycles"] + of["tma", "copy_cycles"] * (load.copies - 1) / load.issuers
+    found = {"turn": turn / flight, "issue": issue}
+
+    rows = tile / load.row_bytes
+    # A multicast is one read for all; requests of SMs in step merge for the most part.
+    reads = load.fan_out ** -of[way, f"merging_{load.source}"] if load.fan_out > 1 else 1.0
+    efficiency = _row_efficiency(mechanism, load, of)
+    rate = of["gpu", f"{load.source}_bytes_per_cycle"]
+    found["memory"] = tile * load.ctas_per_sm * sms * reads / rate / efficiency
+    found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
+    if mechanism in ("tma_tile", "tma_multicast"):
+        found["rows"] = rows * load.ctas_per_sm * of["tma", "row_cycles"]
+    if load.compute_cycles:
+        found["compute"] = load.compute_cycles
+    return found
+
+
+def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
+    """Share of HBM's rate that rows far apart get; a tensor map promotes its requests to 128 bytes and has no loss."""
+    if load.source != "hbm" or load.is_dense or mechanism not in THREADS or load.row_bytes >= 128:
+        return 1.0
+    return (
+        of["threads", "short_row_share_at_16"] * (load.row_bytes / 16) ** of["threads", "short_row_exponent"]
+    )
+
+
+def predict(mechanism: str, load: Load, of: Constants) -> Prediction:
+    """Period, rate and interval of one mechanism; arguments and errors as `terms`."""
+    found = terms(mechanism, load, of)
+    sharpness = of["gpu", "sharpness"]
+    largest = max(found.values())
+    period = largest * sum((term / largest) ** sharpness for term in found.values()) ** (1 / sharpness)
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    gbps = load.tile_bytes * load.ctas_per_sm * sms / period * of["gpu", "sm_clock_mhz"] / 1e3
+    way = way_of(mechanism, load.fan_out)
+    return Prediction(mechanism, found, period, gbps, of[way, "ratio_p05"], of[way, "ratio_p95"])
+
+
+@cache
+def constants(gpu: str, folder: Path = MODEL) -> Constants:
+    """The fitted constants of one GPU.
+
+    Raises:
+        LookupError: there are none; the message names the GPUs that have them.
+    """
+    with (folder / "constants.csv").open(encoding="utf8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["way"], row["constant"]): float(row["value"]) for row in rows if row["gpu"] == gpu}
+    if not found:
+        known = ", ".join(dict.fromkeys(row["gpu"] for row in rows))
+        raise LookupError(
+            f"no model of {gpu!r}: choose {known}, or measure it and run python -m labkernels fit"
+        )
+    return found
+
+
+def best_gain(mechanism: str, load: Load, of: Constants) -> tuple[str, float]:
+    """The one change to an operand that brings its bytes fastest, shared memory permitting.
+
+    Returns:
+        What to change, and time now over time then; ("", 1) where nothing helps.
+    """
+    flight, tile, ctas = load.tiles_in_flight, load.tile_bytes, load.ctas_per_sm
+    changes = {
+        f"keep {2 * flight} tiles in flight instead of {flight}": replace(load, tiles_in_flight=2 * flight),
+        f"make tiles of {2 * tile} bytes instead of {tile}": replace(
+            load, tile_bytes=2 * tile, copies=2 * load.copies if load.copies > 1 else 1
+        ),
+        f"run {2 * ctas} CTAs on an SM instead of {ctas}": replace(load, ctas_per_sm=2 * ctas),
+        "let 4 warps share the copies": replace(load, issuers=max(load.issuers, min(4, load.copies))),
+        "make rows of 128 bytes": replace(load, row_bytes=max(load.row_bytes, min(128, tile))),
+    }
+    now = predict(mechanism, load, of).gbps
+    gains = {
+        what: predict(mechanism, changed, of).gbps / now
+        for what, changed in changes.items()
+        if changed.bytes_in_flight_per_sm <= max(RING_BYTES, load.bytes_in_flight_per_sm)
+    }
+    best = max(gains, key=gains.__getitem__)
+    return (best, gains[best]) if gains[best] > 1 else ("", 1.0)

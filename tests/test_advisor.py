@@ -1,0 +1,202 @@
+"""Model, fit and advisor: formulas, stored constants, choices on configurations that were not fitted, errors."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from labkernels import advise
+from labkernels.advisor import (
+    ContradictoryOperand,
+    Question,
+    UnmeasuredOperand,
+    choose,
+    describe,
+    gpus,
+    options,
+)
+from labkernels.cli import main
+from labkernels.fit import NAMES, SHARED, configurations, fit, held_out
+from labkernels.legality import IllegalOperand
+from labkernels.model import MODEL, TERMS, Load, Prediction, best_gain, constants, predict, terms
+from labkernels.operand import Operand, Ring
+from labkernels.rules import RULES, judge
+from labkernels.store import RUNS, Store
+from labkernels.store.schema import load_package
+
+GPU = gpus()[0]
+OF = constants(GPU)
+PLAIN = Load(tile_bytes=16384, row_bytes=128)
+
+
+def test_stored_tables_follow_their_schema_and_name_runs_that_exist():
+    known = set(Store().read(RUNS).run_id)
+    for name, schema in load_package(MODEL / "datapackage.json").items():
+        table = pd.read_csv(MODEL / schema.path, dtype=str, keep_default_na=False)
+        assert [field.name for field in schema.fields] == list(table), name
+        column = "run_ids" if name == "constants" else "run_id"
+        assert {run for cell in table[column] for run in cell.split(";") if run} <= known
+
+
+def test_stored_constants_and_verdicts_are_what_the_rows_give():
+    of, _ = fit(Store(), GPU)
+    assert of.keys() == OF.keys() and len(NAMES) + len(SHARED) < len(OF)
+    assert {key: pytest.approx(value, rel=2e-3) for key, value in of.items()} == OF
+    stored = pd.read_csv(MODEL / "verdicts.csv", dtype=str, keep_default_na=False)
+    stored = stored[stored.gpu.eq(GPU)].set_index("rule")
+    judged = judge(Store(), GPU)
+    assert {v.rule.id: (v.outcome, v.sentence) for v in judged} == {
+        id: (row.outcome, row.evidence) for id, row in stored.iterrows()
+    }
+    assert len(judged) == len(RULES)
+
+
+def test_every_term_has_a_meaning_and_the_period_is_little_more_than_the_largest():
+    load = replace(PLAIN, compute_cycles=500.0)
+    for mechanism in ("ldg", "cp_async", "tma_bulk", "tma_tile"):
+        found = predict(mechanism, load, OF)
+        assert found.terms.keys() <= TERMS.keys()
+        largest = max(found.terms.values())
+        assert largest <= found.cycles_per_tile <= largest * len(found.terms) ** (1 / OF["gpu", "sharpness"])
+        assert found.terms[found.binding] == largest
+
+
+@pytest.mark.parametrize(
+    ("changes", "term", "way"),
+    [
+        ({"tiles_in_flight": 8}, "turn", "down"),
+        ({"copies": 16}, "issue", "up"),
+        ({"ctas_per_sm": 2}, "memory", "up"),
+        ({"source": "l2"}, "memory", "down"),
+        ({"row_bytes": 16}, "rows", "up"),
+        ({"fan_out": 4}, "memory", "down"),
+    ],
+)
+def test_terms_move_as_they_should(changes, term, way):
+    before, after = terms("tma_tile", PLAIN, OF)[term], terms("tma_tile", replace(PLAIN, **changes), OF)[term]
+    assert after > before if way == "up" else after < before
+
+
+def test_short_rows_far_apart_cost_cp_async_what_hbm_loses():
+    near, far = (replace(PLAIN, row_bytes=32, is_dense=dense) for dense in (True, False))
+    assert predict("cp_async", far, OF).gbps < 0.65 * predict("cp_async", near, OF).gbps
+
+
+def test_held_out_cells_are_a_third_and_whole():
+    table = configurations(Store(), GPU)
+    assert 0.25 < table.held_out.mean() < 0.45
+    assert held_out(("hbm", 2048)) == held_out(("hbm", 2048))
+
+
+def test_among_equals_the_fewest_instructions_win():
+    def one(mechanism, cycles):
+        return Prediction(mechanism, {"memory": cycles}, cycles, 1.0, 1.0, 1.0)
+
+    assert choose([one("cp_async", 100), one("tma_tile", 101), one("ldg", 150)]) == (
+        "tma_tile",
+        ("cp_async", "tma_tile"),
+    )
+    assert choose([one("cp_async", 100), one("tma_tile", 103)])[0] == "cp_async"
+
+
+def test_advise_ranks_explains_and_cites():
+    operand = Operand(2, (64, 1 << 21), (64, 32), ring=Ring(stages=2, shared_alignment_bytes=128))
+    advice = advise(operand, GPU)
+    assert advice.choice == "cp_async"  # 8 KiB in flight: the shorter turn wins
+    times = [one.time_us for one in advice.ranked]
+    assert times == sorted(times) and all(one.low_us < one.high_us for one in advice.ranked)
+    assert advice.ranked[0].binding == "turn" and "instead of" in advice.change and advice.change_gain > 1.5
+    assert "nobody to share" in advice.excluded["tma_multicast"][0]
+    assert "cp_async_with_little_in_flight" in {rule.id for rule in advice.rules}
+    assert set(advice.run_ids) <= set(Store().read(RUNS).run_id)
+    assert advice.outside == ()
+
+
+@pytest.mark.parametrize(
+    ("question", "choice"),
+    [
+        (Question(), "tma_tile"),
+        (Question(consumer="registers"), "ldg"),
+        (Question(alignment_bytes=8), "cp_async"),
+        (Question(cluster=4, source="l2", tensor_mib=16, row_bytes=512, rows=64), "tma_multicast"),
+        (Question(cluster=4, row_bytes=512, rows=64), "tma_tile"),
+        (Question(index_rows=1, row_bytes=256, rows=64, pitch_bytes=2048), "cp_async"),
+        (Question(index_rows=64, row_bytes=256, rows=64, pitch_bytes=2048), "tma_tile"),
+    ],
+)
+def test_choices_on_typical_operands(question, choice):
+    assert question.advise(GPU).choice == choice
+
+
+def test_an_operand_outside_the_measured_range_says_so():
+    assert any("tiles_in_flight is 16" in what for what in Question(stages=16, rows=32).advise(GPU).outside)
+
+
+def test_a_change_never_asks_for_more_shared_memory_than_there_is():
+    full = Load(tile_bytes=32768, row_bytes=128, tiles_in_flight=6, source="l2")
+    assert "6" not in best_gain("tma_tile", full, OF)[0] and "65536" not in best_gain("tma_tile", full, OF)[0]
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "message"),
+    [
+        (Question(source="l3"), ContradictoryOperand, "source is 'l3': give one of hbm, l2"),
+        (Question(source="l2"), ContradictoryOperand, "268435456 bytes and L2 62914560"),
+        (Question(cluster=3), UnmeasuredOperand, "ring.cluster is 3: measured are 1, 2, 4, 8, 16"),
+        (Question(row_bytes=33), ContradictoryOperand, "no whole number of elements"),
+        (Question(pitch_bytes=64), ContradictoryOperand, "pitch_bytes is 64, rows have 128"),
+        (Question(index_rows=-1), ContradictoryOperand, "index_rows is -1, below the limit of 0"),
+        (Question(rows=4096), IllegalOperand, "shared_bytes is"),
+        (Question(consumer="registers", cluster=4), ContradictoryOperand, "needed in registers"),
+    ],
+)
+def test_what_cannot_be_is_named(question, error, message):
+    with pytest.raises(error, match=message):
+        question.advise(GPU)
+
+
+def test_a_gpu_without_a_model_is_named():
+    with pytest.raises(LookupError, match="no model of 'No such GPU': choose NVIDIA H200"):
+        Question().advise("No such GPU")
+
+
+def test_advice_is_quick_from_cold():
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "labkernels", "advise", "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        times.append(time.perf_counter() - start)
+    assert json.loads(done.stdout)["choice"] == "tma_tile"
+    assert min(times) <= 1.0
+
+
+def test_advice_imports_nothing_that_could_touch_a_gpu():
+    code = (
+        "import sys, labkernels; from labkernels.advisor import Question; Question().advise(); labkernels.advise;"
+        "sys.exit(bool({'numba', 'pandas', 'cuda.core', 'cuda.bindings'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_command_line_says_what_python_says(capsys):
+    assert main(["advise", "--stages", "1", "--rows", "32"]) == 0
+    assert capsys.readouterr().out.strip() == describe(Question(stages=1, rows=32).advise())
+    assert main(["advise", "--cluster", "3"]) == 2
+    assert "measured are" in capsys.readouterr().err
+    assert [name for name, _, text in options() if not text] == []
+
+
+def test_rules_from_the_command_line(capsys):
+    assert main(["rules", "--gpu", GPU, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rules"]
+    assert {row["id"] for row in found} == {rule.id for rule in RULES}
+    assert all(row["operands"] and row["choice"] and row["statement"].endswith(".") for row in found)
