@@ -90,8 +90,8 @@ def _summary(frame: pd.DataFrame, experiment: str, by: list[str]) -> pd.DataFram
     return quantiles.reset_index().assign(experiment=experiment)
 
 
-def _streams(store: Store, gpu: str) -> pd.DataFrame:
-    frame = selection.latest_rows(store, "throughput", "throughput", gpu)
+def streams(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `throughput` as configurations: columns `TABLE`."""
     # cp.async by groups, plain ld with several pieces a thread: the forms the rules speak of.
     frame = frame[~frame["variant"].isin(["mbarrier", "cg", "L1::no_allocate"])]
     frame = frame[frame["mechanism"].ne("ldg") | frame["tile_bytes"].gt(16 * frame["threads"])]
@@ -141,7 +141,11 @@ def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame
 
 def configurations(store: Store, gpu: str) -> pd.DataFrame:
     """Every configuration of the microbenchmarks that the model speaks of: columns `TABLE`, `held_out`."""
-    parts = [_streams(store, gpu), _rows(store, gpu), ring_configurations(store, gpu, "multicast")]
+    parts = [
+        streams(selection.latest_rows(store, "throughput", "throughput", gpu)),
+        _rows(store, gpu),
+        ring_configurations(store, gpu, "multicast"),
+    ]
     table = pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True)
     return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
 

@@ -1,0 +1,298 @@
+"""How good model and advisor are: on held-out configurations, other experiments, real kernels, production's choices."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from labkernels import catalog, findings_paged, selection
+from labkernels.advisor import PREFERENCE, Question, choose
+from labkernels.fit import CELL, configurations, predicted, ring_configurations
+from labkernels.model import Load, constants, predict
+from labkernels.store import Store
+
+BOX_BYTES = 128  # width of a swizzled box: a longer row takes several
+SETS = {
+    "held out": "microbenchmarks that were not fitted",
+    "broadcast": "another run of clusters' rings, four stages",
+    "paged decode": "gathering pages from HBM",
+    "paged prefill": "gathering pages beside busy tensor cores",
+    "FlashAttention-3": "the real kernel, where it ran by TMA and by cp.async",
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Choices over some cells.
+
+    Attributes:
+        cells: how many.
+        agreement: share in which the choice is the measured best or within its noise.
+        regret_median: time of the choice over time of the best.
+        regret_p95: 95th percentile.
+        regret_worst: largest.
+    """
+
+    cells: int
+    agreement: float
+    regret_median: float
+    regret_p95: float
+    regret_worst: float
+
+
+def score(cells: pd.DataFrame) -> Score:
+    """Agreement and regret of the rows of `choices`."""
+    regret = cells["regret"]
+    return Score(
+        len(cells),
+        float(cells["agrees"].mean()),
+        float(regret.median()),
+        float(regret.quantile(0.95)),
+        float(regret.max()),
+    )
+
+
+def held_out(store: Store, gpu: str) -> pd.DataFrame:
+    """Held-out configurations with predictions: the columns of `fit.predicted`, `set` and `cell`."""
+    table = configurations(store, gpu)
+    return _cells(predicted(table[table["held_out"]], constants(gpu)), "held out")
+
+
+def broadcast(store: Store, gpu: str) -> pd.DataFrame:
+    """Rings of the experiment `broadcast`, of which no row was fitted; columns as `held_out`."""
+    table = ring_configurations(store, gpu, "broadcast")
+    if table.empty:
+        raise LookupError(f"no rows of broadcast on {gpu}")
+    return _cells(predicted(table, constants(gpu)), "broadcast")
+
+
+def _cells(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    labels = [
+        f"{row.source}, {row.tile_bytes} B × {row.tiles_in_flight} × {row.ctas_per_sm}"
+        + (f", rows of {row.row_bytes} B{'' if row.is_dense else ' apart'}" if row.row_bytes < 1024 else "")
+        + (f", fan-out {row.fan_out}" if row.fan_out > 1 else "")
+        for row in table[CELL].itertuples(index=False)
+    ]
+    return table.assign(set=name, cell=labels)
+
+
+def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
+    """Gathered pages with predictions; columns as `held_out`.
+
+    A tile of 128-byte boxes takes a copy for each piece and 128 bytes of row; beside tensor cores (`prefill`) keys lie
+    in L2 and the kernel without copies says what one tile's work takes.
+
+    Args:
+        store: the rows.
+        gpu: whose.
+        phase: `decode` or `prefill`.
+
+    Raises:
+        LookupError: no rows of paged.
+    """
+    frame = selection.latest_rows(store, "paged", "paged", gpu)
+    if frame.empty:
+        raise LookupError(f"no rows of paged on {gpu}")
+    frame = frame[frame["phase"].eq(phase)]
+    shape = ["tile_rows", "stages", "ctas_per_sm", "blocks", "bytes_moved"]
+    by = [*findings_paged.CASE, *shape]
+    groups = frame.groupby(by, dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
+    groups.columns = ["measured_low", "measured_gbps", "measured_high"]
+    table = groups.reset_index()
+    compute = 0.0
+    of = constants(gpu)
+    if phase == "prefill":
+        bare = frame[frame["variant"].eq("no_copy")]
+        tiles = bare["sequence_rows"].iloc[0] / bare["tile_rows"].iloc[0]
+        compute = float(bare["duration_us"].median() * of["gpu", "sm_clock_mhz"] / tiles)
+    table = table[table["page_rows"].gt(0) & table["variant"].isin(["rows", "box", "run"])]
+    found = []
+    for row in table.itertuples(index=False):
+        width = -(-row.row_bytes // BOX_BYTES) if row.variant == "box" else 1
+        load = Load(
+            tile_bytes=row.tile_rows * row.row_bytes,
+            row_bytes=min(row.row_bytes, BOX_BYTES) if row.variant == "box" else row.row_bytes,
+            is_dense=row.kv_heads == 1 or row.layout == "hnd",
+            tiles_in_flight=row.stages,
+            ctas_per_sm=row.ctas_per_sm,
+            source="l2" if phase == "prefill" else "hbm",
+            copies=max(1, row.tile_rows // row.piece_rows) * width,
+            issuers=row.issuers,
+            compute_cycles=compute,
+        )
+        found.append(predict(row.mechanism, load, of))
+    cells = [
+        f"pages of {row.page_rows}, rows of {row.row_bytes} B, {row.kv_heads} heads, {row.layout}, {row.page_order}"
+        + (f", {row.splits} splits" if row.splits > 1 else "")
+        for row in table.itertuples(index=False)
+    ]
+    return table.assign(
+        set=f"paged {phase}",
+        cell=cells,
+        predicted_gbps=[one.gbps for one in found],
+        binding=[one.binding for one in found],
+        ratio=[one.gbps for one in found] / table["measured_gbps"],
+    )
+
+
+def choices(table: pd.DataFrame) -> pd.DataFrame:
+    """What the advisor takes in each cell in which several mechanisms were measured, and what it costs.
+
+    Args:
+        table: rows of `held_out`, `broadcast` or `paged`; of a mechanism, its best variant counts.
+
+    Returns:
+        Columns `set`, `cell`, `choice`, `best`, `regret` (time of the choice over time of the best) and `agrees`: the
+        choice is the best, or their 5 % to 95 % intervals of rounds overlap.
+    """
+    found = []
+    for (name, cell), rows in table.groupby(["set", "cell"], sort=False):
+        if rows["mechanism"].nunique() < 2:
+            continue
+        best_rows = rows.loc[rows.groupby("mechanism")["measured_gbps"].idxmax()].set_index("mechanism")
+        rates = rows.groupby("mechanism")["predicted_gbps"].max().sort_values(ascending=False)
+        near = [name for name, rate in rates.items() if rate * 1.02 >= rates.iloc[0]]
+        choice = min(near, key=PREFERENCE.index)
+        best = best_rows["measured_gbps"].idxmax()
+        regret = best_rows.loc[best, "measured_gbps"] / best_rows.loc[choice, "measured_gbps"]
+        agrees = bool(best_rows.loc[choice, "measured_high"] >= best_rows.loc[best, "measured_low"])
+        found.append(
+            {"set": name, "cell": cell, "choice": choice, "best": best, "regret": regret, "agrees": agrees}
+        )
+    return pd.DataFrame(found)
+
+
+def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
+    """FlashAttention-3's cells: the advisor's choice for K and V beside what its own kernel measured; as `choices`.
+
+    Raises:
+        LookupError: no rows of fa3.
+    """
+    frame = selection.latest_rows(store, "fa3", "fa3", gpu)
+    if frame.empty:
+        raise LookupError(f"no rows of fa3 on {gpu}")
+    cells = findings_paged.fa3_cells(frame)
+    of, found = constants(gpu), []
+    for cell in cells.itertuples(index=False):
+        shape = frame[frame["page_rows"].eq(cell.page_rows) & frame["phase"].eq(cell.phase)].iloc[0]
+        row_bytes = int(shape["head_dim"]) * 2
+        rows = int(shape["tile_n"])
+        boxes = row_bytes // BOX_BYTES
+        load = Load(
+            tile_bytes=rows * row_bytes,
+            row_bytes=BOX_BYTES,
+            is_dense=False,
+            tiles_in_flight=2,
+            source="hbm" if cell.phase == "decode" else "l2",
+            copies=boxes * max(1, rows // cell.page_rows),
+        )
+        ranked = sorted(
+            (predict(name, load, of) for name in ("tma_tile", "cp_async")),
+            key=lambda one: one.cycles_per_tile,
+        )
+        choice, _ = choose(ranked)
+        ratio = cell.ratio if choice == "cp_async" else 1 / cell.ratio
+        found.append(
+            {
+                "set": "FlashAttention-3",
+                "cell": f"{cell.phase}, batch {cell.batch}, {cell.seqlen_k} keys, {cell.kv_heads} KV heads, "
+                f"pages of {cell.page_rows}",
+                "choice": choice,
+                "best": cell.best or choice,
+                "regret": max(1.0, ratio),
+                "agrees": cell.best in ("", choice),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def production(gpu: str) -> pd.DataFrame:
+    """The catalog's loads with known features: the expert's mechanism and the advisor's.
+
+    What the catalog does not say is taken as in a common ring: 16 KiB tiles, four stages, from HBM. An operand that
+    one index for every row addresses has `index_rows` 1; a cluster is what the catalog gives as fan-out.
+
+    Returns:
+        Columns `system`, `operand`, `kernel`, `expert`, `advisor`, `no_difference`, `exact` (the same mechanism),
+        `agrees` (the expert's is within 2 % of the advisor's) and `why` it is not.
+    """
+    loads = catalog.read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
+    loads = loads[loads["alignment_bytes"].notna() & loads["mechanism"].notna()]
+    found = []
+    for row in loads.itertuples(index=False):
+        width = int(row.row_bytes_min) if pd.notna(row.row_bytes_min) else 128
+        fan_out = (
+            int(row.fan_out) if pd.notna(row.fan_out) else 2
+        )  # empty: a cluster, its shape is a parameter
+        indexed = {"row": 1, "tile": 16384 // width}.get(row.index_granularity, 0)
+        question = Question(
+            row_bytes=width,
+            rows=16384 // width,
+            pitch_bytes=8 * width,
+            alignment_bytes=int(row.alignment_bytes),
+            index_rows=indexed,
+            cluster=fan_out if fan_out in (1, 2, 4, 8, 16) else 1,
+            consumer="registers" if row.consumer == "registers" else "shared",
+        )
+        found.append(_beside(row, question, gpu))
+    return pd.DataFrame(found)
+
+
+def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
+    told = {"system": row.system, "kernel": row.kernel, "operand": row.operand, "expert": row.mechanism}
+    advice = question.advise(gpu)
+    exact = advice.choice == row.mechanism
+    agrees = exact or row.mechanism in advice.no_difference
+    why = ""
+    if not agrees:
+        why = "; ".join(advice.excluded.get(row.mechanism, ()))
+        if not why:
+            times = {one.mechanism: one.time_us for one in advice.ranked}
+            ratio = times[row.mechanism] / times[advice.ranked[0].mechanism]
+            why = f"predicted {ratio:.2f} times the time of {advice.ranked[0].mechanism}"
+        elif (
+            row.mechanism == "tma_bulk"
+            and "tma_bulk" in replace(question, pitch_bytes=0).advise(gpu).no_difference
+        ):
+            why = (
+                "the catalog does not say that the rows are one run; told so, the advisor finds no difference"
+            )
+    return told | {
+        "advisor": advice.choice,
+        "no_difference": ", ".join(advice.no_difference),
+        "exact": exact,
+        "agrees": agrees,
+        "why": why,
+    }
+
+
+def all_choices(store: Store, gpu: str) -> pd.DataFrame:
+    """`choices` over every set of `SETS` that this GPU has rows of."""
+    parts = []
+    for table in (held_out, broadcast, paged, lambda store, gpu: paged(store, gpu, "prefill")):
+        with suppress(LookupError):
+            parts.append(choices(table(store, gpu)))
+    with suppress(LookupError):
+        parts.append(flash_attention(store, gpu))
+    return pd.concat(parts, ignore_index=True)
+
+
+def within(ratio: pd.Series, bound: float = 0.15) -> float:
+    """Share of measured over predicted time that is within a bound of 1."""
+    return float(np.mean(np.abs(ratio - 1) <= bound))
+
+
+def explain(row: object) -> str:
+    """Why a choice differs from the measured best, from its cell (a named tuple with the columns of `choices`)."""
+    if row.agrees:
+        return "within the rounds' spread"
+    if row.set == "paged decode" and row.cell.startswith("pages of 1,"):
+        return "an index is looked up for each row; the issue constant is of trains without look-ups"
+    if row.set == "paged decode" and row.best == "tma_bulk":
+        return "rows of 576 B do not fill boxes of 128 B, and a page is one run: rule paged_odd_rows"
+    if row.set == "paged decode" and "rows of 192 B" in row.cell:
+        return "rows of 192 B take a box and a half: the model does not charge for the empty half"
+    if row.set == "held out" and " × 1 × " in row.cell:
+        return "one tile in flight: cp.async's turn is shorter than predicted for tiles of 16 KiB and more"
+    return ""
