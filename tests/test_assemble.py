@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import cache
 
 import pytest
 
@@ -10,6 +11,11 @@ from labkernels.assemble import AssemblyError, assemble, assemble_all, link, ren
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, kernel, kernels
 
 BY_NAME = {spec.name: spec for spec in kernels()}
+
+
+@cache
+def functions(made):
+    return sass.disassemble(made)
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +28,8 @@ def built():
 )
 def test_kernel_keeps_the_registrys_promise(built, name, arch):
     spec, made = BY_NAME[name], built[name, arch]
-    function = sass.disassemble(made.cubin)[spec.function]
-    assert sass.disassemble(made.cubin)[made.entry].entry
+    function = functions(made.cubin)[spec.function]
+    assert functions(made.cubin)[made.entry].entry
     assert spec.mechanism in function.mechanisms()
     assert not {opcode.partition(".")[0] for opcode in made.opcodes} & spec.forbidden_opcodes
     inside = function.opcodes_in_loops()
@@ -36,7 +42,7 @@ def test_a_timed_loop_contains_its_copies(built):
     for (name, _), made in built.items():
         spec = BY_NAME[name]
         if spec.protocol == "stream":
-            inside = sass.disassemble(made.cubin)[spec.function].opcodes_in_loops()
+            inside = functions(made.cubin)[spec.function].opcodes_in_loops()
             assert any(opcode.partition(".")[0] == spec.required_opcode for opcode in inside), name
 
 
