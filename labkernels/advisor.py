@@ -99,18 +99,18 @@ class Question:
         row_bytes: bytes of a tile's row.
         rows: rows of a tile.
         pitch_bytes: from a row to the next; 0 for rows that follow each other at once.
-        element_bytes: 1, 2, 4 or 8.
+        element_bytes: bytes of an element: 1, 2, 4 or 8.
         alignment_bytes: largest power of two that divides the tensor's address and its pitch.
         stages: tiles in flight of one CTA.
         ctas_per_sm: CTAs on an SM.
         threads: threads of a CTA that copy, where threads copy.
         cluster: CTAs that need the same tile at the same time.
         tensor_mib: size of the tensor, MiB.
-        source: `hbm` or `l2`.
+        source: where the data lie: `hbm` or `l2`.
         index_rows: rows that one index covers (of a page, say); 0 for a regular tile.
         issuers: warps that share the TMA copies of an indexed tile.
         compute_cycles: work on a tile behind which the copies hide.
-        consumer: `shared` or `registers`: where the data are needed.
+        consumer: where the data are needed: `shared` or `registers`.
     """
 
     row_bytes: int = 128
@@ -146,7 +146,7 @@ class Question:
                 f"pitch_bytes is {pitch}, rows have {self.row_bytes}: give a multiple of {self.element_bytes} that "
                 "holds a row, or 0 for a dense tensor"
             )
-        rows = max(1, round((self.tensor_mib << 20) / pitch / self.rows)) * self.rows
+        rows = max(1, int((self.tensor_mib << 20) / pitch / self.rows + 0.5)) * self.rows
         columns = self.row_bytes // self.element_bytes
         whole = pitch // self.row_bytes * columns
         ring = Ring(
@@ -262,6 +262,8 @@ def exclusions(
         reasons = [str(broken) for broken in violations(operand, name)]
         if consumer == "registers" and name != "ldg":
             reasons.append("delivers to shared memory, the data are needed in registers")
+        if name == "ldg" and consumer == "shared" and load.tiles_in_flight == 1:
+            reasons.append("was measured with a tile in registers and two slots: give 2 stages")
         if name == "tma_multicast" and load.fan_out == 1:
             reasons.append("one CTA needs the tile: there is nobody to share it with")
         if name == "tma_multicast" and index_rows:

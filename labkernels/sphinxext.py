@@ -50,6 +50,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (_inline_math, None), (_display_math, None))
     app.add_js_file("vega-bundle.js", loading_method="defer")
     app.add_js_file("lab-charts.js", loading_method="defer")
+    app.add_js_file("lab-decide.js", loading_method="defer")
     app.add_css_file("lab-charts.css")
     app.connect("builder-inited", _write_bundle)
     app.connect("html-page-context", _drop_thebe, priority=900)

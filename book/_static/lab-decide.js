@@ -1,0 +1,220 @@
+// The decision page: the formulas of labkernels/model.py and the checks of labkernels/advisor.py, in the browser.
+(() => {
+  const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "cp_async", "ldg"];
+  const TENSOR_MAP = ["tma_tile", "tma_multicast"];
+  const THREADS = ["cp_async", "ldg"];
+  const WARP_BYTES = 512, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
+  const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
+
+  class Refused extends Error {}
+
+  const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
+  const wayOf = (mechanism, fanOut) =>
+    mechanism === "tma_tile" && fanOut > 1 ? "tma_tile in a cluster" : mechanism;
+
+  function terms(mechanism, load, of) {
+    const way = of[wayOf(mechanism, load.fan_out)], tile = load.tile_bytes;
+    const flight = mechanism === "ldg" ? 1 : load.tiles_in_flight;
+    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
+    const turn = way[`latency_${load.source}_cycles`] + tile / way[`port_${load.source}_bytes_per_cycle`];
+    let issue = way.handshake_cycles + (of.tma.copy_cycles * (load.copies - 1)) / load.issuers;
+    if (mechanism === "ldg") issue = (way.instruction_cycles * tile) / WARP_BYTES;
+    if (mechanism === "cp_async")
+      issue = way.handshake_cycles + (way.warp_cycles * load.threads) / 32 + (way.instruction_cycles * tile) / WARP_BYTES;
+    const reads = load.fan_out > 1 ? load.fan_out ** -way[`merging_${load.source}`] : 1;
+    const rowsLose = load.source === "hbm" && !load.is_dense && THREADS.includes(mechanism) && load.row_bytes < 128;
+    const efficiency = rowsLose
+      ? of.threads.short_row_share_at_16 * (load.row_bytes / 16) ** of.threads.short_row_exponent
+      : 1;
+    const found = {
+      turn: turn / flight,
+      issue,
+      memory: (tile * load.ctas_per_sm * sms * reads) / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency,
+      ingest: (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
+    };
+    if (TENSOR_MAP.includes(mechanism)) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
+    if (load.compute_cycles) found.compute = load.compute_cycles;
+    return found;
+  }
+
+  function predict(mechanism, load, of) {
+    const found = terms(mechanism, load, of), p = of.gpu.sharpness;
+    const largest = Math.max(...Object.values(found));
+    const cycles = largest * Object.values(found).reduce((sum, t) => sum + (t / largest) ** p, 0) ** (1 / p);
+    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
+    const gbps = ((load.tile_bytes * load.ctas_per_sm * sms) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
+    const way = of[wayOf(mechanism, load.fan_out)];
+    const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
+    return { mechanism, terms: found, cycles, gbps, binding, low: way.ratio_p05, high: way.ratio_p95 };
+  }
+
+  function require(q, of) {
+    for (const [name, value] of Object.entries(q)) {
+      if (typeof value !== "number") continue;
+      const least = ["pitch_bytes", "index_rows", "compute_cycles"].includes(name) ? 0 : 1;
+      if (!(value >= least)) throw new Refused(`${name} is ${value}: give ${least} or more`);
+      if (name !== "compute_cycles" && !Number.isInteger(value)) throw new Refused(`${name} is ${value}: give a whole number`);
+    }
+    if (![1, 2, 4, 8].includes(q.element_bytes)) throw new Refused(`element_bytes is ${q.element_bytes}: give 1, 2, 4 or 8`);
+    if (q.alignment_bytes & (q.alignment_bytes - 1)) throw new Refused(`alignment_bytes is ${q.alignment_bytes}: give a power of two`);
+    if (q.row_bytes % q.element_bytes) throw new Refused(`row_bytes is ${q.row_bytes}, no whole number of elements: give ${roundUp(q.row_bytes, q.element_bytes)}`);
+    const pitch = q.pitch_bytes || q.row_bytes;
+    if (pitch < q.row_bytes || pitch % q.element_bytes) throw new Refused(`pitch_bytes is ${pitch}: give whole elements that hold a row, or 0`);
+    const tile = q.row_bytes * q.rows;
+    const rows = Math.max(1, Math.floor((q.tensor_mib * 2 ** 20) / pitch / q.rows + 0.5)) * q.rows;
+    const tensor = Math.floor(pitch / q.row_bytes) * q.row_bytes * rows;
+    if (q.source === "l2" && tensor > of.gpu.l2_bytes) throw new Refused(`source is l2, the tensor has ${tensor} bytes and L2 ${of.gpu.l2_bytes}: give hbm, or a smaller tensor`);
+    if (!(`sms_at_fan_out_${q.cluster}` in of.gpu)) throw new Refused(`cluster is ${q.cluster}: measured are 1, 2, 4, 8, 16`);
+    return { pitch, tile, tensor, rows };
+  }
+
+  // The rules of labkernels/legality.py that a two-dimensional operand without a swizzle can break.
+  function reasons(mechanism, q, { pitch, tile, rows }, of) {
+    const found = [], bad = (holds, text) => holds || found.push(text);
+    const dense = q.rows === 1 || pitch === q.row_bytes;
+    const shared = q.stages * (roundUp(tile, 128) + 16);
+    bad(q.threads <= 1024, "more than 1024 threads");
+    bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
+    bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
+    bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
+    bad(q.ctas_per_sm <= 32, "more than 32 CTAs on an SM");
+    if (THREADS.includes(mechanism)) {
+      const copy = Math.min(16, q.alignment_bytes);
+      bad(mechanism === "ldg" || copy >= 4, "cp.async needs an alignment of 4 bytes");
+      bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
+    } else {
+      bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
+    }
+    if (mechanism === "tma_bulk") {
+      bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
+      bad(dense, "the rows do not follow each other: a bulk copy takes one run of bytes");
+      const columns = Math.floor(pitch / q.row_bytes);
+      const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
+      bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
+    }
+    if (TENSOR_MAP.includes(mechanism)) {
+      bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
+      bad(q.row_bytes / q.element_bytes <= 256 && q.rows <= 256, "a side of the box has more than 256 elements");
+    }
+    if (!THREADS.includes(mechanism)) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
+    bad(q.consumer !== "registers" || mechanism === "ldg", "delivers to shared memory, not to registers");
+    bad(mechanism !== "ldg" || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
+    if (mechanism === "tma_multicast") {
+      bad(q.cluster > 1, "one CTA needs the tile: there is nobody to share it with");
+      bad(!q.index_rows, "multicast of indexed tiles was not measured");
+    }
+    bad(q.cluster === 1 || `merging_${q.source}` in of[wayOf(mechanism, q.cluster)], "was not measured with CTAs that need the same tile");
+    return found;
+  }
+
+  function bestGain(mechanism, load, of) {
+    const flight = load.tiles_in_flight, tile = load.tile_bytes, ctas = load.ctas_per_sm;
+    const inFlight = (l) => l.tile_bytes * l.tiles_in_flight * l.ctas_per_sm;
+    const changes = {
+      [`keep ${2 * flight} tiles in flight instead of ${flight}`]: { tiles_in_flight: 2 * flight },
+      [`make tiles of ${2 * tile} bytes instead of ${tile}`]: { tile_bytes: 2 * tile, copies: load.copies > 1 ? 2 * load.copies : 1 },
+      [`run ${2 * ctas} CTAs on an SM instead of ${ctas}`]: { ctas_per_sm: 2 * ctas },
+      "let 4 warps share the copies": { issuers: Math.max(load.issuers, Math.min(4, load.copies)) },
+      "make rows of 128 bytes": { row_bytes: Math.max(load.row_bytes, Math.min(128, tile)) },
+    };
+    const now = predict(mechanism, load, of).gbps;
+    let change = "", gain = 1;
+    for (const [what, changed] of Object.entries(changes)) {
+      const then = { ...load, ...changed };
+      if (inFlight(then) > Math.max(RING_BYTES, inFlight(load))) continue;
+      const ratio = predict(mechanism, then, of).gbps / now;
+      if (ratio > gain) [change, gain] = [what, ratio];
+    }
+    return { change, gain };
+  }
+
+  function advise(q, of) {
+    const shape = require(q, of);
+    const excluded = {};
+    for (const name of PREFERENCE) {
+      const why = reasons(name, q, shape, of);
+      if (why.length) excluded[name] = why;
+    }
+    const load = {
+      tile_bytes: shape.tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || shape.pitch === q.row_bytes,
+      tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, source: q.source, fan_out: q.cluster,
+      copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1, issuers: q.issuers, compute_cycles: q.compute_cycles,
+    };
+    const ranked = PREFERENCE.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
+    if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
+    ranked.sort((a, b) => a.cycles - b.cycles);
+    for (const one of ranked) one.time_us = (shape.tensor * q.cluster) / one.gbps / 1e3;
+    const tied = ranked.filter((one) => one.cycles <= ranked[0].cycles * NO_DIFFERENCE).map((one) => one.mechanism);
+    const choice = PREFERENCE.find((name) => tied.includes(name));
+    return { choice, tied, ranked, excluded, ...bestGain(choice, load, of) };
+  }
+
+  const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
+
+  function row(cells) {
+    const line = document.createElement("tr");
+    for (const text of cells) line.append(Object.assign(document.createElement("td"), { textContent: text }));
+    return line;
+  }
+
+  function start(root) {
+    const { constants, meanings } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    const form = root.querySelector("form"), body = root.querySelector("tbody");
+    const answer = root.querySelector(".lab-decide-answer"), more = root.querySelector(".lab-decide-more");
+    const fields = [...form.elements].filter((field) => field.name);
+
+    const question = () =>
+      Object.fromEntries(fields.map((field) => [field.name, field.tagName === "SELECT" ? field.value : Number(field.value || NaN)]));
+
+    function show() {
+      const begin = performance.now();
+      body.replaceChildren();
+      more.textContent = "";
+      try {
+        const advice = advise(question(), constants);
+        answer.textContent = advice.choice;
+        if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
+        for (const one of advice.ranked)
+          body.append(row([one.mechanism, `${number(one.time_us)} µs`, `${number(one.time_us * one.low)} to ${number(one.time_us * one.high)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
+        for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, "excluded", "", "", why.join("; ")]));
+        if (advice.gain > NO_DIFFERENCE) more.textContent = `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        answer.textContent = error.message;
+      }
+      root.dataset.milliseconds = performance.now() - begin;
+    }
+
+    function read() {
+      const given = new URLSearchParams(location.hash.slice(1));
+      for (const field of fields) if (given.has(field.name)) field.value = given.get(field.name);
+      show();
+    }
+
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("input", () => {
+      const changed = fields.filter((field) => field.value !== field.dataset.default);
+      const hash = new URLSearchParams(changed.map((field) => [field.name, field.value])).toString();
+      history.replaceState(null, "", `${location.pathname}${location.search}${hash ? `#${hash}` : ""}`);
+      show();
+    });
+    window.addEventListener("hashchange", () => {
+      if (!location.hash.includes("=")) return;  // a heading's anchor
+      for (const field of fields) field.value = field.dataset.default;
+      read();
+      root.scrollIntoView();
+    });
+    root.querySelector(".lab-decide-live").hidden = false;
+    root.advise = (asked) => {
+      try {
+        return advise(asked, constants);
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        return { error: error.message };
+      }
+    };
+    read();
+  }
+
+  document.querySelectorAll(".lab-decide").forEach(start);
+})();

@@ -1,0 +1,152 @@
+"""The decision page answers as Python does, quickly, shareably, and without JavaScript by its table."""
+
+import random
+from dataclasses import asdict
+
+import pytest
+
+from labkernels.advisor import PREFERENCE, Question, gpus, options
+from labkernels.chapters import BOOK
+from labkernels.decide import TYPICAL, Form, address, typical
+
+PAGE = BOOK.parent / "_build" / "html" / "book" / "decide.html"
+GPU = gpus()[0]
+QUESTIONS, LEGAL, TOLERANCE, ANSWER_MS = 4000, 1000, 1e-3, 100
+
+
+def questions(count: int, seed: int = 20260131) -> list[Question]:
+    """Random operands, most of them legal for something, some for nothing."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        element = draw.choice([1, 2, 4, 8])
+        row = draw.choice([element * draw.randint(1, 300), 16, 32, 64, 96, 128, 128, 192, 256, 256, 512])
+        found.append(
+            Question(
+                row_bytes=row,
+                rows=draw.choice([1, 8, 16, 32, 64, 64, 100, 128, 300]),
+                pitch_bytes=draw.choice([0, 0, 0, row, 2 * row, 4096, 3 * row + element]),
+                element_bytes=element,
+                alignment_bytes=draw.choice([1, 2, 4, 8, 16, 16, 16, 128, 256]),
+                stages=draw.choice([1, 2, 3, 4, 6, 8, 12]),
+                ctas_per_sm=draw.choice([1, 1, 1, 2, 2, 4, 40]),
+                threads=draw.choice([32, 100, 128, 128, 256, 256, 512, 2048]),
+                cluster=draw.choice([1, 1, 1, 1, 2, 3, 4, 8, 16]),
+                tensor_mib=draw.choice([1, 16, 50, 256, 5000]),
+                source=draw.choice(["hbm", "hbm", "hbm", "l2"]),
+                index_rows=draw.choice([0, 0, 0, 1, 16, 64, 500]),
+                issuers=draw.choice([1, 2, 4]),
+                compute_cycles=draw.choice([0.0, 0.0, 250.5, 4000.0]),
+                consumer=draw.choice(["shared", "shared", "shared", "registers"]),
+            )
+        )
+    return found
+
+
+def asked(question: Question) -> dict:
+    try:
+        return {"advice": question.advise(GPU)}
+    except ValueError as error:
+        return {"error": str(error)}
+
+
+def test_random_operands_are_of_both_kinds():
+    kinds = [next(iter(asked(question))) for question in questions(200)]
+    assert 50 < kinds.count("advice") < 190
+
+
+def test_every_number_of_a_question_has_a_field_with_its_default():
+    page = Form(GPU)._repr_html_()
+    for name, default, text in options():
+        assert f'name="{name}"' in page and text
+        assert f'data-default="{default:g}"' in page if isinstance(default, float) else str(default) in page
+
+
+def test_the_table_answers_without_javascript():
+    frame = typical(GPU).frame
+    assert list(frame["operand"]) == list(TYPICAL) and frame["take"].isin(PREFERENCE).all()
+    assert address(Question(stages=1, source="l2")) == "#stages=1&source=l2"
+
+
+@pytest.fixture(scope="module")
+def page(chromium):
+    page = chromium.new_page()
+    faults = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(PAGE.as_uri())
+    yield page
+    assert faults == []
+    page.close()
+
+
+@pytest.mark.book
+def test_page_and_python_agree_on_random_operands(page):
+    chosen = questions(QUESTIONS)
+    answers = page.evaluate(
+        "asked => asked.map(question => document.querySelector('.lab-decide').advise(question))",
+        [asdict(question) for question in chosen],
+    )
+    legal = 0
+    for question, answer in zip(chosen, answers, strict=True):
+        python = asked(question)
+        assert ("error" in answer) == ("error" in python), f"{question}: {answer} / {python}"
+        if "error" in answer:
+            continue
+        legal += 1
+        advice = python["advice"]
+        assert answer["choice"] == advice.choice and set(answer["excluded"]) == set(advice.excluded), question
+        assert sorted(answer["tied"]) == sorted(advice.no_difference), question
+        times = {one["mechanism"]: one for one in answer["ranked"]}
+        assert times.keys() == {one.mechanism for one in advice.ranked}, question
+        for one in advice.ranked:
+            told = times[one.mechanism]
+            assert told["time_us"] == pytest.approx(one.time_us, rel=TOLERANCE), question
+            assert told["time_us"] * told["low"] == pytest.approx(one.low_us, rel=TOLERANCE)
+            assert told["gbps"] == pytest.approx(one.gbps, rel=TOLERANCE)
+            assert told["binding"] == one.binding
+        assert answer["gain"] == pytest.approx(advice.change_gain, rel=TOLERANCE)
+    assert legal >= LEGAL
+
+
+@pytest.mark.book
+def test_an_input_is_answered_at_once_and_kept_in_the_address(page):
+    field = page.locator(".lab-decide [name=stages]")
+    for stages in (1, 2, 8):
+        field.fill(str(stages))
+        assert float(page.locator(".lab-decide").get_attribute("data-milliseconds")) <= ANSWER_MS
+        assert (
+            page.locator(".lab-decide-answer")
+            .inner_text()
+            .startswith(Question(stages=stages).advise(GPU).choice)
+        )
+        assert page.evaluate("location.hash") == f"#stages={stages}"
+    field.fill("4")
+    assert page.evaluate("location.hash") == ""
+
+
+@pytest.mark.book
+def test_a_shared_address_fills_the_form(page):
+    question = Question(cluster=4, row_bytes=512, rows=64, source="l2", tensor_mib=32)
+    page.goto(PAGE.as_uri() + address(question))
+    page.reload()
+    assert page.locator(".lab-decide [name=cluster]").input_value() == "4"
+    assert page.locator(".lab-decide [name=source]").input_value() == "l2"
+    assert page.locator(".lab-decide-answer").inner_text().startswith("tma_multicast")
+
+
+@pytest.mark.book
+def test_a_contradiction_is_a_sentence_on_the_page(page):
+    page.goto(PAGE.as_uri() + "#source=l2&tensor_mib=256")
+    page.reload()
+    assert "source is l2" in page.locator(".lab-decide-answer").inner_text()
+    assert page.locator(".lab-decide tbody tr").count() == 0
+
+
+@pytest.mark.book
+def test_without_javascript_there_is_the_table_and_no_dead_form(chromium):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(PAGE.as_uri())
+    assert not page.locator(".lab-decide form").is_visible()
+    assert page.get_by_text(next(iter(TYPICAL)), exact=True).first.is_visible()
+    context.close()
