@@ -690,3 +690,16 @@ def test_every_column_says_what_it_is_and_has_its_unit_in_the_name(name):
         assert field["description"].endswith("."), field["name"]
     if "foreignKeys" in resource["schema"]:
         assert resource["schema"]["fields"][0]["name"] == "run_id"
+
+
+def test_a_table_is_read_again_when_its_file_changes(store):
+    store.record(make_run(), {"latency": [latency_row()]})
+    first = store.read("latency")
+    first["cycles_median"] = -1.0
+    assert (store.read("latency")["cycles_median"] > 0).all(), "what a caller changed stayed"
+    Store(store.root).record(make_run(), {"latency": [latency_row(), latency_row()]})
+    assert len(store.read("latency")) == 3
+    file = store.root / "latency.csv"
+    file.write_text(file.read_text().replace("latency", "latency", 1)[:-2])
+    with pytest.raises(StoreError):
+        store.read("latency")

@@ -61,6 +61,7 @@ class Store:
         self.package = Path(package)
         self.tables = load_package(self.package)
         self._journal = Journal(self.root)
+        self._frames: dict[str, tuple[tuple, dict[str, Text], pd.DataFrame]] = {}
 
     def read(
         self, table: str, *, run_ids: Iterable[str] | None = None, run_columns: Sequence[str] = ()
@@ -80,9 +81,7 @@ class Store:
             ValueError: An unknown table, run or column.
         """
         schema = self._schema(table)
-        with self._locked():
-            texts = self._sound([table])
-        rows = frame(schema, texts[table].cells)
+        texts, rows = self._loaded(table)
         if (run_ids is not None or run_columns) and not schema.of_run and table != RUNS:
             raise ValueError(
                 f"table {table} does not belong to runs; read it without run_ids and run_columns"
@@ -95,7 +94,7 @@ class Store:
                 )
             rows = rows[rows["run_id"].isin(wanted)].reset_index(drop=True)
         if run_columns:
-            runs = frame(self._schema(RUNS), texts[RUNS].cells)
+            runs = self._loaded(RUNS)[1]
             if unknown := set(run_columns) - set(runs):
                 raise ValueError(f"runs have no column {', '.join(unknown)}; they have {', '.join(runs)}")
             rows = rows.merge(runs[["run_id", *run_columns]], on="run_id", how="left")
@@ -240,6 +239,26 @@ class Store:
             raise TimeoutError(
                 f"{error.lock_file} is held by another process; end it, or wait for it"
             ) from error
+
+    def _loaded(self, table: str) -> tuple[dict[str, Text], pd.DataFrame]:
+        """A table, with the run table where it needs it; parsed again only when a file has changed."""
+        with self._locked():
+            files = (
+                self.root / self._schema(table).path,
+                self.root / self._schema(RUNS).path,
+                self.root / self._journal.name,
+            )
+            stamp = tuple(
+                (found.st_ino, found.st_mtime_ns, found.st_size)
+                if file.exists() and (found := file.stat())
+                else ()
+                for file in files
+            )
+            if self._frames.get(table, ((),))[0] != stamp:
+                texts = self._sound([table])
+                self._frames[table] = (stamp, texts, frame(self._schema(table), texts[table].cells))
+        _, texts, rows = self._frames[table]
+        return texts, rows.copy()
 
     def _text(self, name: str, pending: Mapping[str, list[str]]) -> Text:
         """A table's file with what is pending for it, which is there already if one of its runs is."""
