@@ -5,6 +5,7 @@ import hashlib
 import nbformat
 import papermill
 import pytest
+from papermill.exceptions import PapermillExecutionError
 
 from labkernels.chapters import BOOK, chapters, hygiene_problems
 
@@ -72,3 +73,11 @@ def test_hygiene_names_what_is_wrong(tmp_path, changes, problem):
 def test_hygiene_passes_a_clean_notebook(tmp_path):
     nbformat.write(notebook(), tmp_path / "chapter.ipynb")
     assert hygiene_problems(tmp_path / "chapter.ipynb") == []
+
+
+@each_chapter
+def test_an_unknown_parameter_stops_a_chapter_with_its_name(chapter, tmp_path):
+    with pytest.raises(PapermillExecutionError, match="unknown parameter mesure"):
+        papermill.execute_notebook(
+            chapter, tmp_path / chapter.name, {"mesure": True}, cwd=tmp_path, progress_bar=False
+        )
