@@ -155,7 +155,7 @@ def test_a_pick_in_the_legend_is_answered(chapter, open_page):
     entry = page.locator(".lab-chart-live .role-legend-symbol path").first
     if entry.count() == 0:
         pytest.skip("no chart with a legend")
-    opacities = """() => [...document.querySelectorAll('.lab-chart-live .mark-line path')]
+    opacities = """() => [...document.querySelectorAll('.lab-chart-live .role-mark path')]
         .map(path => path.getAttribute('opacity') ?? path.getAttribute('stroke-opacity')).join()"""
     before = page.evaluate(opacities)
     entry.click(force=True)
