@@ -241,6 +241,7 @@ def load_of(operand: Operand, source: str, index_rows: int, issuers: int, comput
         source=source,
         fan_out=operand.ring.cluster,
         copies=-(-rows // index_rows) if index_rows else 1,
+        lookups=-(-rows // index_rows) if index_rows else 0,
         issuers=issuers,
         compute_cycles=compute_cycles,
     )
@@ -266,6 +267,8 @@ def exclusions(
             reasons.append("was measured with a tile in registers and two slots: give 2 stages")
         if name == "tma_multicast" and load.fan_out == 1:
             reasons.append("one CTA needs the tile: there is nobody to share it with")
+        if index_rows and name in ("tma_tile", "tma_bulk") and (name, "lookup_cycles") not in of:
+            reasons.append("look-ups of indices were not measured")
         if name == "tma_multicast" and index_rows:
             reasons.append("multicast of indexed tiles was not measured")
         if load.fan_out > 1 and (way_of(name, load.fan_out), f"merging_{load.source}") not in of:
@@ -351,8 +354,6 @@ def _outside(load: Load, of: Constants) -> list[str]:
         least, most = (int(of["range", f"{name}_{end}"]) for end in ("least", "most"))
         if not least <= value <= most:
             found.append(f"{name} is {value}; measured were {least} to {most}")
-    if load.copies > 1:
-        found.append(f"a tile of {load.copies} copies: the constants are of tiles that one copy brings")
     if load.compute_cycles:
         found.append("compute_cycles: the constants are of rings that only copy")
     return found

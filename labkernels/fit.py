@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from labkernels import findings, findings_cluster, selection
+from labkernels import findings, findings_cluster, findings_paged, selection
 from labkernels.model import MODEL, SLICE_BYTES, Load, constants, predict, way_of
 from labkernels.store import RUNS, Store
 
+BOX_BYTES = 128  # width of a swizzled box: a longer row takes several
 HELD_OUT_OF = 3  # every third cell, by its hash
 LOAD = [
     "tile_bytes",
@@ -49,6 +50,7 @@ OF_WAY = {
     ),
     "warp_cycles": ("cycles", "further handshake for each copying warp"),
     "instruction_cycles": ("cycles", "issue of one warp's instruction, 512 bytes"),
+    "lookup_cycles": ("cycles", "one thread looks up an index and makes an address of it, beside the copy"),
     "merging_hbm": ("exponent", "HBM is read fan-out^-this times for each byte delivered"),
     "merging_l2": ("exponent", "the same of L2"),
 }
@@ -191,7 +193,26 @@ def _measured(store: Store, gpu: str) -> dict[tuple[str, str], float]:
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
     issue = selection.latest_rows(store, "issue_cost", "issue", gpu)
     known["tma", "copy_cycles"] = findings.issue_slope_cycles(issue, "tma_tile", 1024)
-    return known
+    return known | _lookups(store, gpu, known["tma", "copy_cycles"], known["gpu", "sm_clock_mhz"])
+
+
+def single_rows(frame: pd.DataFrame) -> pd.Series:
+    """Which rows of `paged` give the look-up constants: decode, one warp that copies rows one by one, main sweep."""
+    plain = np.logical_and.reduce([frame[key].eq(value) for key, value in findings_paged.PLAIN.items()])
+    return frame["phase"].eq("decode") & frame["issuers"].eq(1) & frame["piece_rows"].eq(1) & plain
+
+
+def _lookups(store: Store, gpu: str, copy_cycles: float, clock_mhz: float) -> dict[tuple[str, str], float]:
+    """Cycles of one look-up: a row's cycles in one thread's loop less those of its copies; {} without rows of paged."""
+    frame = selection.latest_rows(store, "paged", "paged", gpu)
+    if frame.empty:
+        return {}
+    frame = frame[single_rows(frame)]
+    rows = frame["bytes_moved"] / frame["blocks"] / frame["row_bytes"]
+    boxes = np.where(frame["variant"].eq("run"), 1, -(-frame["row_bytes"] // BOX_BYTES))
+    cycles = frame["duration_us"] * clock_mhz / rows - copy_cycles * boxes
+    found = cycles.groupby(frame["mechanism"]).median()
+    return {(name, "lookup_cycles"): float(found[name]) for name in ("tma_bulk", "tma_tile") if name in found}
 
 
 def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFrame]:
@@ -259,7 +280,8 @@ def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
     from labkernels.rules import judge
 
     of, table = fit(store, gpu)
-    runs = ";".join(sorted({*table["run_id"], str(selection.latest_run(store, "issue", gpu))}))
+    read_off = {selection.latest_run(store, name, gpu) for name in ("issue", "paged")} - {None}
+    runs = ";".join(sorted({*table["run_id"], *map(str, read_off)}))
     rows = [
         {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,
          "run_ids": runs}

@@ -44,8 +44,9 @@ class Load:
         threads: copying threads of a CTA, where threads copy.
         source: where the data lie: `hbm` or `l2`.
         fan_out: CTAs that need the same tile at the same time, a cluster of them.
-        copies: TMA copies that a tile takes: 1, or its pages or rows where each has an index of its own.
-        issuers: warps that share those copies.
+        copies: TMA copies that a tile takes: 1, or those of its pages or rows where each has an index of its own.
+        lookups: indices that a tile's copies need; 0 where it has none.
+        issuers: warps that share copies and look-ups.
         compute_cycles: cycles for which a CTA works on a tile.
     """
 
@@ -58,6 +59,7 @@ class Load:
     source: str = "hbm"
     fan_out: int = 1
     copies: int = 1
+    lookups: int = 0
     issuers: int = 1
     compute_cycles: float = 0.0
 
@@ -123,7 +125,10 @@ def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
         issue = of[way, "handshake_cycles"] + of[way, "warp_cycles"] * load.threads / 32
         issue += of[way, "instruction_cycles"] * tile / WARP_BYTES
     else:
-        issue = of[way, "handshake_cycles"] + of["tma", "copy_cycles"] * (load.copies - 1) / load.issuers
+        pieces = of["tma", "copy_cycles"] * (load.copies - 1)
+        if load.lookups:
+            pieces += of[mechanism, "lookup_cycles"] * load.lookups
+        issue = of[way, "handshake_cycles"] + pieces / load.issuers
     found = {"turn": turn / flight, "issue": issue}
 
     rows = tile / load.row_bytes
@@ -189,7 +194,10 @@ def best_gain(mechanism: str, load: Load, of: Constants) -> tuple[str, float]:
     changes = {
         f"keep {2 * flight} tiles in flight instead of {flight}": replace(load, tiles_in_flight=2 * flight),
         f"make tiles of {2 * tile} bytes instead of {tile}": replace(
-            load, tile_bytes=2 * tile, copies=2 * load.copies if load.copies > 1 else 1
+            load,
+            tile_bytes=2 * tile,
+            copies=2 * load.copies if load.copies > 1 else 1,
+            lookups=2 * load.lookups,
         ),
         f"run {2 * ctas} CTAs on an SM instead of {ctas}": replace(load, ctas_per_sm=2 * ctas),
         "let 4 warps share the copies": replace(load, issuers=max(load.issuers, min(4, load.copies))),

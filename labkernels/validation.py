@@ -8,11 +8,10 @@ import pandas as pd
 
 from labkernels import catalog, findings_paged, selection
 from labkernels.advisor import PREFERENCE, Question, choose
-from labkernels.fit import CELL, configurations, predicted, ring_configurations
+from labkernels.fit import BOX_BYTES, CELL, configurations, predicted, ring_configurations, single_rows
 from labkernels.model import Load, constants, predict
 from labkernels.store import Store
 
-BOX_BYTES = 128  # width of a swizzled box: a longer row takes several
 SETS = {
     "held out": "microbenchmarks that were not fitted",
     "broadcast": "another run of clusters' rings, four stages",
@@ -94,7 +93,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     frame = selection.latest_rows(store, "paged", "paged", gpu)
     if frame.empty:
         raise LookupError(f"no rows of paged on {gpu}")
-    frame = frame[frame["phase"].eq(phase)]
+    frame = frame[frame["phase"].eq(phase) & ~single_rows(frame)]
     shape = ["tile_rows", "stages", "ctas_per_sm", "blocks", "bytes_moved"]
     by = [*findings_paged.CASE, *shape]
     groups = frame.groupby(by, dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
@@ -118,6 +117,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
             ctas_per_sm=row.ctas_per_sm,
             source="l2" if phase == "prefill" else "hbm",
             copies=max(1, row.tile_rows // row.piece_rows) * width,
+            lookups=max(1, row.tile_rows // row.piece_rows),
             issuers=row.issuers,
             compute_cycles=compute,
         )
@@ -186,6 +186,7 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
             tiles_in_flight=2,
             source="hbm" if cell.phase == "decode" else "l2",
             copies=boxes * max(1, rows // cell.page_rows),
+            lookups=max(1, rows // cell.page_rows),
         )
         ranked = sorted(
             (predict(name, load, of) for name in ("tma_tile", "cp_async")),
@@ -287,8 +288,6 @@ def explain(row: object) -> str:
     """Why a choice differs from the measured best, from its cell (a named tuple with the columns of `choices`)."""
     if row.agrees:
         return "within the rounds' spread"
-    if row.set == "paged decode" and row.cell.startswith("pages of 1,"):
-        return "an index is looked up for each row; the issue constant is of trains without look-ups"
     if row.set == "paged decode" and row.best == "tma_bulk":
         return "rows of 576 B do not fill boxes of 128 B, and a page is one run: rule paged_odd_rows"
     if row.set == "paged decode" and "rows of 192 B" in row.cell:

@@ -70,6 +70,7 @@ def test_every_term_has_a_meaning_and_the_period_is_little_more_than_the_largest
     [
         ({"tiles_in_flight": 8}, "turn", "down"),
         ({"copies": 16}, "issue", "up"),
+        ({"lookups": 16}, "issue", "up"),
         ({"ctas_per_sm": 2}, "memory", "up"),
         ({"source": "l2"}, "memory", "down"),
         ({"row_bytes": 16}, "rows", "up"),
@@ -125,6 +126,7 @@ def test_advise_ranks_explains_and_cites():
         (Question(cluster=4, source="l2", tensor_mib=16, row_bytes=512, rows=64), "tma_multicast"),
         (Question(cluster=4, row_bytes=512, rows=64), "tma_tile"),
         (Question(index_rows=1, row_bytes=256, rows=64, pitch_bytes=2048), "cp_async"),
+        (Question(index_rows=1, row_bytes=256, rows=64, pitch_bytes=256, issuers=4), "cp_async"),
         (Question(index_rows=64, row_bytes=256, rows=64, pitch_bytes=2048), "tma_tile"),
     ],
 )

@@ -39,6 +39,21 @@ def test_choices_on_experiments_without_a_fitted_row(table, regret_p95):
     assert set(cells.choice) <= set(PREFERENCE)
 
 
+def test_the_setting_that_gives_the_look_up_is_no_test_and_the_rest_of_the_pages_is_met():
+    table = validation.paged(Store(), GPU)
+    single = table.issuers.eq(1) & table.piece_rows.eq(1) & table.row_bytes.eq(256)
+    assert not (
+        single
+        & table.kv_heads.eq(8)
+        & table.layout.eq("nhd")
+        & table.page_order.eq("shuffled")
+        & table.splits.eq(1)
+    ).any()
+    found = validation.score(validation.choices(table))
+    assert found.cells > 50 and found.agreement >= 0.9 and found.regret_p95 <= 1.05
+    assert validation.within(table.ratio) >= 0.85
+
+
 def test_every_disagreement_has_an_explanation():
     cells = validation.all_choices(Store(), GPU)
     assert set(cells.set) == set(validation.SETS)

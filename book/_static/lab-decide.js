@@ -17,7 +17,9 @@
     const flight = mechanism === "ldg" ? 1 : load.tiles_in_flight;
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
     const turn = way[`latency_${load.source}_cycles`] + tile / way[`port_${load.source}_bytes_per_cycle`];
-    let issue = way.handshake_cycles + (of.tma.copy_cycles * (load.copies - 1)) / load.issuers;
+    let pieces = of.tma.copy_cycles * (load.copies - 1);
+    if (load.lookups) pieces += of[mechanism].lookup_cycles * load.lookups;
+    let issue = way.handshake_cycles + pieces / load.issuers;
     if (mechanism === "ldg") issue = (way.instruction_cycles * tile) / WARP_BYTES;
     if (mechanism === "cp_async")
       issue = way.handshake_cycles + (way.warp_cycles * load.threads) / 32 + (way.instruction_cycles * tile) / WARP_BYTES;
@@ -99,6 +101,7 @@
     if (!THREADS.includes(mechanism)) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     bad(q.consumer !== "registers" || mechanism === "ldg", "delivers to shared memory, not to registers");
     bad(mechanism !== "ldg" || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
+    bad(!q.index_rows || !["tma_tile", "tma_bulk"].includes(mechanism) || "lookup_cycles" in of[mechanism], "look-ups of indices were not measured");
     if (mechanism === "tma_multicast") {
       bad(q.cluster > 1, "one CTA needs the tile: there is nobody to share it with");
       bad(!q.index_rows, "multicast of indexed tiles was not measured");
@@ -112,7 +115,7 @@
     const inFlight = (l) => l.tile_bytes * l.tiles_in_flight * l.ctas_per_sm;
     const changes = {
       [`keep ${2 * flight} tiles in flight instead of ${flight}`]: { tiles_in_flight: 2 * flight },
-      [`make tiles of ${2 * tile} bytes instead of ${tile}`]: { tile_bytes: 2 * tile, copies: load.copies > 1 ? 2 * load.copies : 1 },
+      [`make tiles of ${2 * tile} bytes instead of ${tile}`]: { tile_bytes: 2 * tile, copies: load.copies > 1 ? 2 * load.copies : 1, lookups: 2 * load.lookups },
       [`run ${2 * ctas} CTAs on an SM instead of ${ctas}`]: { ctas_per_sm: 2 * ctas },
       "let 4 warps share the copies": { issuers: Math.max(load.issuers, Math.min(4, load.copies)) },
       "make rows of 128 bytes": { row_bytes: Math.max(load.row_bytes, Math.min(128, tile)) },
@@ -138,7 +141,8 @@
     const load = {
       tile_bytes: shape.tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || shape.pitch === q.row_bytes,
       tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, source: q.source, fan_out: q.cluster,
-      copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1, issuers: q.issuers, compute_cycles: q.compute_cycles,
+      copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1,
+      lookups: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0, issuers: q.issuers, compute_cycles: q.compute_cycles,
     };
     const ranked = PREFERENCE.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
     if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
