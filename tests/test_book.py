@@ -51,6 +51,12 @@ def test_no_stylesheet_refers_to_a_remote_asset():
 
 
 @each_page
+def test_links_between_pages_lead_somewhere(page):
+    local = [link["href"].partition("#")[0] for link in soup(page)("a", href=re.compile(r"^(?![a-z]+:|#|//)"))]
+    assert [href for href in local if href and not (page.parent / href.partition("?")[0]).exists()] == []
+
+
+@each_page
 def test_page_is_light(page):
     assert page.stat().st_size <= PAGE_LIMIT_BYTES
 
