@@ -20,7 +20,9 @@
   }
 
   async function draw(figure) {
-    const spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+    const text = figure.querySelector('script[type="application/json"]').textContent;
+    const spec = JSON.parse(text);
+    figure.dataset.picks = text.includes('"bind":"legend"');
     const live = document.createElement("div");
     live.className = "lab-chart-live";
     figure.querySelector(".lab-chart-static").after(live);
