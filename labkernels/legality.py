@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from labkernels.operand import BARRIER_BYTES_PER_STAGE, Operand, round_up
+from labkernels.vocabulary import ARCHITECTURES, MECHANISMS
 
-MECHANISMS = (
-    "ldg", "cp_async", "tma_bulk", "tma_tile", "tma_multicast", "dsm_load", "dsm_store", "dsm_bulk",
-    "tma_store", "bulk_store", "tma_reduce", "bulk_reduce", "stg",
-)  # fmt: skip
-# One set of limits serves both: the Hopper and Blackwell tuning guides give the same figures.
-ARCHITECTURES = ("sm_90a", "sm_100a")
-
+# One set of limits serves both architectures: the Hopper and Blackwell tuning guides give the same figures.
 SHARED_BYTES_PER_CTA = 227 * 1024
 SHARED_BYTES_PER_SM = 228 * 1024
 SHARED_BYTES_RESERVED = 1024  # by the driver, for every CTA

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-ARCHITECTURES = ("sm_90a", "sm_100a")
+from labkernels.vocabulary import ARCHITECTURES
 
 #: Global-to-shared load opcodes (SASS, sm_90 and sm_100). A kernel contains its own mechanism's and no other.
 LOAD_OPCODES = {"ldg": "LDG", "cp_async": "LDGSTS", "tma_bulk": "UBLKCP", "tma_tile": "UTMALDG"}

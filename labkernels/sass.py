@@ -11,22 +11,7 @@ from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_binary_utility
 
-MECHANISMS = (
-    "ldg",
-    "cp_async",
-    "tma_bulk",
-    "tma_tile",
-    "tma_multicast",
-    "dsm_load",
-    "dsm_store",
-    "dsm_bulk",
-    "tma_store",
-    "bulk_store",
-    "tma_reduce",
-    "bulk_reduce",
-    "stg",
-)
-"""The vocabulary: ways to move data to or from shared or global memory, in the order tables show them."""
+from labkernels.vocabulary import MECHANISMS as MECHANISMS
 
 FEATURES = (
     "generic_load",

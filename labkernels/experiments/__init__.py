@@ -4,25 +4,25 @@ from importlib import import_module
 
 from labkernels.experiments.base import Experiment
 
-#: Experiment name -> module of this package that defines it as `EXPERIMENT`.
-MODULES = {
-    "latency": "latency",
-    "issue": "issue",
-    "throughput": "throughput",
-    "row_shape": "row_shape",
-    "l2_footprint": "l2_footprint",
-    "paged": "paged",
-    "fa3": "fa3",
-    "gemm": "gemm",
-    "gemm_traffic": "gemm_traffic",
-    "multicast": "multicast",
-    "handshake": "handshake",
-    "residency": "residency",
-    "cluster_latency": "cluster_latency",
-    "cluster_counters": "cluster_counters",
-    "dsm": "dsm",
-    "broadcast": "broadcast",
-}
+#: Experiments, each a module of this package that defines `EXPERIMENT`.
+MODULES = (
+    "latency",
+    "issue",
+    "throughput",
+    "row_shape",
+    "l2_footprint",
+    "paged",
+    "fa3",
+    "gemm",
+    "gemm_traffic",
+    "multicast",
+    "handshake",
+    "residency",
+    "cluster_latency",
+    "cluster_counters",
+    "dsm",
+    "broadcast",
+)
 
 
 def experiment(name: str) -> Experiment:
@@ -33,4 +33,4 @@ def experiment(name: str) -> Experiment:
     """
     if name not in MODULES:
         raise ValueError(f"no experiment {name!r}; choose one of {', '.join(MODULES)}")
-    return import_module(f"labkernels.experiments.{MODULES[name]}").EXPERIMENT
+    return import_module(f"labkernels.experiments.{name}").EXPERIMENT
