@@ -89,14 +89,12 @@ def _regret(frame: pd.DataFrame) -> tuple[float, float, float]:
     return regret.mean, 1.0, regret.worst
 
 
-def _tflops(frame: pd.DataFrame) -> tuple[float, float, float]:
-    best = study.wgmma_bf16_tflops(frame)
-    return best.value, best.low, best.high
+def _best(find: Callable[[pd.DataFrame], study.Best]) -> Callable[[pd.DataFrame], tuple[float, float, float]]:
+    def figure(frame: pd.DataFrame) -> tuple[float, float, float]:
+        best = find(frame)
+        return best.value, best.low, best.high
 
-
-def _over_library(frame: pd.DataFrame) -> tuple[float, float, float]:
-    best = study.gemm_best_over_library(frame)
-    return best.value, best.low, best.high
+    return figure
 
 
 def _of_advisor(name: str) -> Measure:
@@ -143,8 +141,8 @@ FIGURES: dict[str, tuple[str, Measure | None]] = {
         _of_frame("paged", "ratio", findings_paged.paged_best_over_contiguous),
     ),
     "fa3_rule_regret": ("ratio", _of_frame("fa3", "ratio", _regret)),
-    "wgmma_bf16_tflops": ("TFLOP/s", _of_frame("gemm", "TFLOP/s", _tflops)),
-    "gemm_best_over_library": ("ratio", _of_frame("gemm", "ratio", _over_library)),
+    "wgmma_bf16_tflops": ("TFLOP/s", _of_frame("gemm", "TFLOP/s", _best(study.wgmma_bf16_tflops))),
+    "gemm_best_over_library": ("ratio", _of_frame("gemm", "ratio", _best(study.gemm_best_over_library))),
     "advisor_agreement": ("ratio", _of_advisor("agreement")),
     "advisor_regret_p95": ("ratio", _of_advisor("regret_p95")),
 }

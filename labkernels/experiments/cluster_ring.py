@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.assemble import Kernel
 from labkernels.device import Buffer, Gpu
 from labkernels.device.tensormap import place
 from labkernels.device.words import random_words
-from labkernels.experiments.base import Memory, Progress
+from labkernels.experiments.base import Memory, Progress, Result
+from labkernels.experiments.bound import Bound
 from labkernels.experiments.cluster import LONGEST_ROW_BYTES, WARP, Place
 from labkernels.experiments.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 from labkernels.mechanisms import KernelSpec, kernel
@@ -124,7 +124,7 @@ class RingConfiguration:
             )
 
 
-class ClusterRing:
+class ClusterRing(Bound):
     """A ring configuration ready to run.
 
     Args:
@@ -172,6 +172,7 @@ class ClusterRing:
         self._config = self.place.config(self.blocks)
         self._sums = Buffer(4 * self.blocks * c.threads)
         self._log = Buffer(4 * self.blocks)
+        self._name = configuration.spec.name
         self._statuses = Buffer(4 * self.blocks).set_bytes(0)
 
     def tiles_for(self, bytes_per_cta: int) -> int:
@@ -201,14 +202,6 @@ class ClusterRing:
             np.uint64(self._sums.address),
             np.uint64(self._statuses.address),
         )
-
-    def require_arrived(self) -> None:
-        """Wait for the launches.
-
-        Raises:
-            StalledWait: a barrier was never completed.
-        """
-        self.gpu.require_arrived(self.configuration.spec.name, self._statuses, self.blocks)
 
     def time(self, tiles: int) -> tuple[float, int]:
         """Microseconds of one launch between events, and SM cycles of its slowest block."""
@@ -307,31 +300,32 @@ class ClusterRing:
             buffer.close()
 
 
-def timed_rings(
+def measure_rings(
     gpu: Gpu,
-    memory: Memory,
     configurations: list[RingConfiguration],
+    footprint_bytes: int,
     rounds: int,
     bytes_per_cta: int,
     progress: Progress,
-) -> tuple[list[dict[str, Any]], list[Kernel]]:
+) -> Result:
     """Check every ring, then time all of them in every round, in random order: ratios of one round are paired.
 
     Args:
         gpu: where.
-        memory: what is read.
         configurations: what to run.
+        footprint_bytes: the most that one of them reads.
         rounds: how often each is timed.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
         progress: bar over checks and rounds.
 
     Returns:
-        One row per configuration and round, and the kernels that ran.
+        Rows of table `cluster_ring`, one per configuration and round, and the kernels that ran.
 
     Raises:
         WrongBytes: a ring delivered wrong bytes; nothing is timed.
         StalledWait: a barrier was never completed.
     """
+    memory = Memory(gpu, footprint_bytes)
     scratch = Buffer(max((c.footprint_bytes for c in configurations if c.source == "computed"), default=16))
     rings = []
     for configuration in progress(configurations, "check"):
@@ -368,4 +362,5 @@ def timed_rings(
         ring.check_sums(tiles)
         ring.close()
     scratch.close()
-    return rows, [ring.kernel for ring in rings]
+    memory.close()
+    return Result({"cluster_ring": rows}, [ring.kernel for ring in rings])

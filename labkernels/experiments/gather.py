@@ -10,6 +10,7 @@ from labkernels.assemble import CONSUMER_THREADS, Kernel, assemble
 from labkernels.device import Buffer, Gpu
 from labkernels.device.tensormap import place
 from labkernels.device.words import random_words
+from labkernels.experiments.bound import Bound
 from labkernels.experiments.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 from labkernels.legality import require_legal
 from labkernels.mechanisms import KernelSpec
@@ -149,7 +150,7 @@ def column_span(row_bytes: int) -> Swizzle:
     raise ValueError(f"row_bytes is {row_bytes}, not a multiple of 32: pad it to {round_up(row_bytes, 32)}")
 
 
-class Gather:
+class Gather(Bound):
     """A gather kernel bound to a cache whose pool lies in a buffer.
 
     Args:
@@ -196,6 +197,7 @@ class Gather:
         self._segments = Buffer(segments.nbytes).write(segments)
         self._log = Buffer(4 * self.blocks)
         self._sums = Buffer(4 * self.blocks * self.threads)
+        self._name = spec.name
         self._statuses = Buffer(4 * self.blocks).set_bytes(0)
         self.kernel: Kernel = assemble(spec, gpu.facts.arch)
         self.program = gpu.load(self.kernel)
@@ -291,14 +293,6 @@ class Gather:
             np.uint64(self._sums.address),
             np.uint64(self._statuses.address),
         )
-
-    def require_arrived(self) -> None:
-        """Wait for the launches.
-
-        Raises:
-            StalledWait: a barrier was never completed.
-        """
-        self.gpu.require_arrived(self.spec.name, self._statuses, self.blocks)
 
     def time_us(self, copied: int = EVERY_TILE) -> float:
         """Microseconds of one launch, between events."""

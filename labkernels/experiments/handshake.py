@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu
-from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.experiments.cluster_ring import RingConfiguration, measure_rings, multicast_ring
 from labkernels.experiments.throughput import KIB, MIB
 
 #: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
@@ -51,11 +51,9 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every variant; see `Parameters`."""
-    memory = Memory(gpu, parameters.footprint_bytes)
     chosen = list(configurations(parameters))
-    rows, kernels = timed_rings(gpu, memory, chosen, parameters.rounds, parameters.bytes_per_cta, progress)
-    memory.close()
-    return Result({"cluster_ring": rows}, kernels)
+    footprint = parameters.footprint_bytes
+    return measure_rings(gpu, chosen, footprint, parameters.rounds, parameters.bytes_per_cta, progress)
 
 
 EXPERIMENT = Experiment(

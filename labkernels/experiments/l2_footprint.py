@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkernels.device import Gpu
-from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.rounds import timed_rounds
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.experiments.rounds import measure_streams
 from labkernels.experiments.stream import Configuration
 from labkernels.experiments.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_operand, linear_operand
 from labkernels.mechanisms import kernel
@@ -47,13 +47,9 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every configuration; see `Parameters`."""
-    memory = Memory(gpu, max(parameters.footprints_bytes))
     chosen = list(configurations(parameters, gpu.facts.sm_count))
-    rows, streams = timed_rounds(gpu, memory, chosen, parameters.rounds, parameters.bytes_moved, progress)
-    for stream in streams:
-        stream.close()
-    memory.close()
-    return Result({"throughput": rows}, [stream.kernel for stream in streams])
+    footprint = max(parameters.footprints_bytes)
+    return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
 
 
 EXPERIMENT = Experiment("l2_footprint", "How much memory does L2 serve at full speed?", PRESETS, measure)

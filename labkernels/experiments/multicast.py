@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu
-from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, timed_rings, unicast_ring
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.experiments.cluster_ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
 from labkernels.experiments.throughput import GIB, KIB, MIB
 
 SHARED_LIMIT_BYTES = 224 * KIB
@@ -96,11 +96,9 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every configuration; see `Parameters`."""
-    memory = Memory(gpu, max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes))
     chosen = list(configurations(parameters))
-    rows, kernels = timed_rings(gpu, memory, chosen, parameters.rounds, parameters.bytes_per_cta, progress)
-    memory.close()
-    return Result({"cluster_ring": rows}, kernels)
+    footprint = max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes)
+    return measure_rings(gpu, chosen, footprint, parameters.rounds, parameters.bytes_per_cta, progress)
 
 
 EXPERIMENT = Experiment(

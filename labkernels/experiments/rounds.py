@@ -6,8 +6,27 @@ from typing import Any
 import numpy as np
 
 from labkernels.device import Gpu
-from labkernels.experiments.base import Memory, Progress
+from labkernels.experiments.base import Memory, Progress, Result
 from labkernels.experiments.stream import Configuration, Stream
+
+
+def measure_streams(
+    gpu: Gpu,
+    configurations: list[Configuration],
+    footprint_bytes: int,
+    rounds: int,
+    bytes_moved: int,
+    progress: Progress,
+    table: str = "throughput",
+    describe: Callable[[Stream], dict[str, Any]] = lambda stream: {},
+) -> Result:
+    """`timed_rounds` over a memory of its own, as rows of a table; arguments as there."""
+    memory = Memory(gpu, footprint_bytes)
+    rows, streams = timed_rounds(gpu, memory, configurations, rounds, bytes_moved, progress, describe)
+    for stream in streams:
+        stream.close()
+    memory.close()
+    return Result({table: rows}, [stream.kernel for stream in streams])
 
 
 def timed_rounds(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu
-from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.rounds import timed_rounds
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.experiments.rounds import measure_streams
 from labkernels.experiments.stream import Configuration, Stream
 from labkernels.experiments.throughput import GIB, KIB, MIB, TMA_THREADS
 from labkernels.mechanisms import kernel
@@ -102,15 +102,11 @@ def _shape(stream: Stream) -> dict[str, int | str]:
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every configuration; see `Parameters`."""
-    memory = Memory(gpu, parameters.hbm_footprint_bytes)
     chosen = list(configurations(parameters, gpu.facts.sm_count))
-    rows, streams = timed_rounds(
-        gpu, memory, chosen, parameters.rounds, parameters.bytes_moved, progress, _shape
+    footprint = parameters.hbm_footprint_bytes
+    return measure_streams(
+        gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress, "row_shape", _shape
     )
-    for stream in streams:
-        stream.close()
-    memory.close()
-    return Result({"row_shape": rows}, [stream.kernel for stream in streams])
 
 
 EXPERIMENT = Experiment("row_shape", "What do short rows and swizzles cost a TMA tile?", PRESETS, measure)

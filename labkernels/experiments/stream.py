@@ -9,6 +9,7 @@ from labkernels.assemble import CONSUMER_THREADS, Kernel, assemble, is_warp_spec
 from labkernels.device import Buffer, Gpu
 from labkernels.device.tensormap import place
 from labkernels.device.words import random_words
+from labkernels.experiments.bound import Bound
 from labkernels.legality import require_legal
 from labkernels.mechanisms import KernelSpec
 from labkernels.operand import Operand, swizzle_offset
@@ -127,7 +128,7 @@ def walk_of(configuration: Configuration) -> Walk:
     )
 
 
-class Stream:
+class Stream(Bound):
     """A configuration ready to run over a buffer of random words.
 
     Args:
@@ -163,6 +164,7 @@ class Stream:
         )
         self._source = self._map.address if self._map else memory.address
         self._sums = Buffer(4 * self.blocks * ring.threads)
+        self._name = configuration.spec.name
         self._statuses = Buffer(4 * self.blocks).set_bytes(0)
         self._launch_config = self.program.config(self.blocks, ring.threads, self.shared_bytes)
 
@@ -205,14 +207,6 @@ class Stream:
             np.uint64(self._sums.address),
             np.uint64(self._statuses.address),
         )
-
-    def require_arrived(self) -> None:
-        """Wait for the launches.
-
-        Raises:
-            StalledWait: a barrier was never completed.
-        """
-        self.gpu.require_arrived(self.configuration.spec.name, self._statuses, self.blocks)
 
     def time_us(self, tiles: int) -> float:
         """Microseconds of one launch, between events."""

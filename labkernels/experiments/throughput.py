@@ -6,8 +6,8 @@ from itertools import product
 
 from labkernels.assemble import CONSUMER_THREADS
 from labkernels.device import Gpu
-from labkernels.experiments.base import Experiment, Memory, Progress, Result
-from labkernels.experiments.rounds import timed_rounds
+from labkernels.experiments.base import Experiment, Progress, Result
+from labkernels.experiments.rounds import measure_streams
 from labkernels.experiments.stream import SLOT_ALIGNMENT_BYTES, Configuration
 from labkernels.mechanisms import kernel
 from labkernels.operand import Operand, Ring
@@ -124,13 +124,9 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every configuration; see `Parameters`."""
-    memory = Memory(gpu, max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes))
     chosen = list(configurations(parameters, gpu.facts.sm_count))
-    rows, streams = timed_rounds(gpu, memory, chosen, parameters.rounds, parameters.bytes_moved, progress)
-    for stream in streams:
-        stream.close()
-    memory.close()
-    return Result({"throughput": rows}, [stream.kernel for stream in streams])
+    footprint = max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes)
+    return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
 
 
 EXPERIMENT = Experiment(
