@@ -95,6 +95,11 @@ class Chase:
                 f"{spec.name}: {transfer_bytes} bytes need {self.threads} threads of {16 * chunks} bytes, a block has "
                 f"{MAX_THREADS}; give more chunks"
             )
+        if not elected and chunks > 1 and (covered := self.threads * 16 * chunks) != transfer_bytes:
+            raise ValueError(
+                f"{spec.name}: {self.threads} threads × 16 B × {chunks} chunks cover {covered} bytes, the transfer has "
+                f"{transfer_bytes}; give fewer chunks or a multiple of {WARP * 16 * chunks} bytes"
+            )
         ring = Ring(stages=2, threads=self.threads, shared_alignment_bytes=128 if is_tile else 16)
         operand = transfer_operand(transfer_bytes, chain.slots, chain.stride, constants.get("rank", 2), ring)
         require_legal(operand, spec.mechanism)

@@ -140,3 +140,35 @@ def test_a_multicast_arrives_everywhere_at_about_the_same_time(gpu, memory):
     assert median.shape == (8,)
     assert np.all((median > 200) & (median < 3000))
     assert np.ptp(median) < 300
+
+
+@pytest.mark.parametrize("spec", RINGS, ids=lambda spec: spec.name)
+def test_one_of_each_ring(gpu, spec):
+    """Small enough for compute-sanitizer: pytest -m gpu -k one_of_each."""
+    computed = dict(spec.constants).get("origin") == "computed"
+    small = Memory(gpu, 4 * MIB)
+    configuration = RingConfiguration(spec, 4, "computed" if computed else "l2", 4 * KIB, 4, 2 * MIB)
+    one = ClusterRing(gpu, configuration, small.buffer, small.seed, clusters=2)
+    one.check(7)
+    one.close()
+    small.close()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_one_of_each_exchange(gpu, spec, pattern):
+    """Small enough for compute-sanitizer."""
+    one = Exchange(gpu, ExchangeConfiguration(spec, 4, pattern, 1024, 512, 2, THREADS[spec.mechanism]))
+    one.check()
+    one.close()
+
+
+def test_one_of_each_pair_and_arrival(gpu):
+    """Small enough for compute-sanitizer."""
+    with Buffer(4 * MIB) as zeros:
+        for mechanism in ("dsm_load", "dsm_store", "dsm_bulk"):
+            assert pair_cycles(gpu, kernel(mechanism, "pair"), 4, 0, 1, 16, 8).size
+        for mechanism, mask in (("tma_tile", 1), ("tma_multicast", 15)):
+            assert arrivals(
+                gpu, kernel(mechanism, "arrival"), 4, mask, 1024, 8, zeros.set_bytes(0)
+            ).cycles.size

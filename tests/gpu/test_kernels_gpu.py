@@ -47,6 +47,22 @@ def check(gpu, memory, spec, operand):
     stream.close()
 
 
+def test_the_hosts_time_is_not_the_kernels(gpu, memory):
+    memory.refill()
+    gpu.sync()
+    with gpu.timed() as elapsed:
+        time.sleep(0.02)
+        memory.refill()
+    assert elapsed() < 5_000
+
+
+def test_a_failure_while_timing_does_not_stop_the_gpu(gpu, memory):
+    with pytest.raises(ZeroDivisionError), gpu.timed():
+        _ = 1 / 0
+    memory.refill()
+    gpu.sync()
+
+
 def test_words_are_what_numpy_says(gpu):
     with Buffer(4 << 10) as buffer:
         words.fill(gpu, buffer, seed=99)
@@ -211,7 +227,7 @@ def test_one_of_each(gpu, spec, stages, threads):
     for protocol in ("chase", "issue"):
         one = kernels(spec.mechanism, protocol)[-1]
         if protocol == "chase":
-            Chase(gpu, one, Chain(small.buffer, 20, 16 << 10, 5), 2 << 10).check()
+            Chase(gpu, one, Chain(small.buffer, 20, 16 << 10, 5), 4 << 10).check()
         elif spec.mechanism != "ldg":
             Train(gpu, one, small.buffer, 512).cycles(4, 2)
     small.close()
