@@ -25,6 +25,9 @@ from labkernels.mechanisms import ARCHITECTURES, KernelSpec
 PACKAGE = Path(__file__).parent
 CACHE = PACKAGE.parent / ".cache" / "kernels"
 
+#: Environment variable that asks for kernels that compute-sanitizer can follow.
+SANITIZER = "LABKERNELS_SANITIZER"
+
 #: Threads at the start of a block that copy nothing: the consumer warp of a warp-specialized ring.
 CONSUMER_THREADS = 32
 
@@ -80,7 +83,7 @@ def is_warp_specialized(spec: KernelSpec) -> bool:
 
 @cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PACKAGE / "ptx"),
         undefined=jinja2.StrictUndefined,
         variable_start_string="${",
@@ -91,6 +94,9 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
+    # Kernels that sanitizers can follow (ptx/macros/warp.ptx, mbarrier.ptx); experiments/run.py measures none of them.
+    templates.globals["sanitizer"] = bool(os.environ.get(SANITIZER))
+    return templates
 
 
 def render(spec: KernelSpec, arch: str) -> str:

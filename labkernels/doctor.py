@@ -49,7 +49,7 @@ def _assembler() -> Finding:
     from labkernels.mechanisms import kernel
 
     try:
-        built = assemble(kernel("tma_bulk", "issue"))
+        built = assemble(kernel("tma_bulk", "issue", per_copy="copy"))
     except Exception as error:
         return Finding("assembler", False, str(error).splitlines()[0])
     return Finding("assembler", True, f"{built.spec.name} built for {built.arch}, {len(built.cubin)} bytes")

@@ -117,9 +117,15 @@ def latency(
     return found.iloc[-1]
 
 
-def issue_slope_cycles(frame: pd.DataFrame, mechanism: str, transfer_bytes: int, longest: int = 8) -> float:
-    """Cycles per further transfer of a short train: the slope between a train of one and one of `longest`."""
-    rows = frame[frame["mechanism"].eq(mechanism) & frame["transfer_bytes"].eq(transfer_bytes)]
+def issue_slope_cycles(
+    frame: pd.DataFrame, mechanism: str, transfer_bytes: int, longest: int = 8, per_copy: str = "copy"
+) -> float:
+    """Cycles per further transfer of a short train: the slope between a train of one and one of `longest`.
+
+    `per_copy` is what each comes with: `copy` (nothing), `expect`, `wait` or `lookup`; see ptx/macros/issue.ptx.
+    """
+    wanted = {"mechanism": mechanism, "transfer_bytes": transfer_bytes, "variant": per_copy}
+    rows = frame[np.logical_and.reduce([frame[name].eq(value) for name, value in wanted.items()])]
     trains = rows.set_index("train_length")["cycles_median"]
     return float((trains[longest] - trains[1]) / (longest - 1))
 

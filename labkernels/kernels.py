@@ -24,7 +24,7 @@ STREAM = types.int64(
     types.uint64,  # dump
 )
 CHASE = types.int64(types.uint64, types.int64, types.int32, types.int32, types.uint64, types.uint64)
-ISSUE = types.int64(types.uint64, types.int32, types.int32, types.int32, types.uint64)
+ISSUE = types.int64(types.uint64, types.int32, types.int32, types.int32, types.uint64, types.uint64)
 
 
 def stream(function: str, consumers: int) -> tuple[Callable, types.Type]:
@@ -121,13 +121,14 @@ def issue(function: str) -> tuple[Callable, types.Type]:
     """One warp hands over trains of transfers.
 
     Returns:
-        The kernel, of (source, train, repeats, transfer_bytes, log, statuses), and its signature. `log` is
-        the address of `repeats` pairs of 32-bit cycle counts: until handed over, until arrived.
+        The kernel, of (source, train, repeats, transfer_bytes, table, log, statuses), and its signature. `table` is
+        the address of 32-bit slot numbers, for kernels that look them up; `log` that of `repeats` pairs of 32-bit
+        cycle counts: until handed over, until arrived.
     """
     call = cuda.declare_device(function, ISSUE, abi="c")
 
-    def kernel(source, train, repeats, transfer_bytes, log, statuses):
-        result = call(source, train, repeats, transfer_bytes, log)
+    def kernel(source, train, repeats, transfer_bytes, table, log, statuses):
+        result = call(source, train, repeats, transfer_bytes, table, log)
         if result >> 32:
             statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
 

@@ -77,10 +77,9 @@ class KernelSpec:
 
     @property
     def forbidden_opcodes(self) -> frozenset[str]:
-        """The SASS opcodes of all other load mechanisms; a gather may read its page table by LDG."""
-        allowed = CARRIERS.get(self.mechanism, {self.required_opcode}) | (
-            {"LDG"} if self.protocol == "gather" else set()
-        )
+        """The SASS opcodes of all other load mechanisms; a page table may be read by LDG."""
+        has_table = self.protocol == "gather" or dict(self.constants).get("per_copy") == "lookup"
+        allowed = CARRIERS.get(self.mechanism, {self.required_opcode}) | ({"LDG"} if has_table else set())
         return frozenset(LOAD_OPCODES.values()) - allowed
 
 
@@ -101,6 +100,7 @@ class Mechanism:
 
 CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
 POLICIES = ("nc", "cg", "L1::no_allocate")  # modifiers of ld.global
+PER_COPY = ("copy", "expect", "wait", "lookup")  # what a train's copy comes with; see ptx/macros/issue.ptx
 DEPTHS = (1, 2, 4, 8)  # cp.async.wait_group takes an immediate
 
 #: Rows, and bytes of a row, of attention's K/V tiles: head dims 64 to 256 in one and two bytes, and MLA's 576.
@@ -172,7 +172,7 @@ MECHANISMS = {
                     {"wait": ("try_wait", "test_wait")},
                     {"wait": ("try_wait",), "clock": ("chain",)},
                 ),
-                "issue": ({},),
+                "issue": ({"per_copy": PER_COPY},),
             },
         ),
         Mechanism(
@@ -186,7 +186,7 @@ MECHANISMS = {
                     {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},
                     {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
                 ),
-                "issue": ({"rank": (2,)},),
+                "issue": ({"rank": (2,), "per_copy": PER_COPY},),
                 "ring": ({"producers": (1, 2), "consumers": CONSUMERS},),
                 "arrival": ({},),
             },

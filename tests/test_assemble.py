@@ -61,7 +61,7 @@ def test_the_cache_returns_the_same_kernels_within_two_seconds(built):
 
 
 def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):
-    spec = kernel("tma_bulk", "issue")
+    spec = kernel("tma_bulk", "issue", per_copy="copy")
     first = assemble(spec, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.cubin"))) == 1
     monkeypatch.setattr("labkernels.assemble.render", lambda s, a: render(s, a) + "\n// changed")
@@ -76,7 +76,7 @@ def test_ptx_of_other_architectures_differs_in_its_target_only():
 
 def test_unknown_architecture_is_named():
     with pytest.raises(ValueError, match=r"sm_80.*sm_90a, sm_100a"):
-        assemble(kernel("tma_bulk", "issue"), "sm_80")
+        assemble(kernel("tma_bulk", "issue", per_copy="copy"), "sm_80")
 
 
 def test_a_prototype_that_does_not_match_is_an_error():
@@ -108,10 +108,12 @@ def test_ptx_that_does_not_assemble_is_an_error_with_the_log():
 
 
 def test_a_kernel_without_its_opcode_is_refused(tmp_path, monkeypatch):
-    other = render(kernel("tma_tile", "issue", rank=2), "sm_90a").replace("tma_tile_issue", "tma_bulk_issue")
+    other = render(kernel("tma_tile", "issue", rank=2, per_copy="copy"), "sm_90a").replace(
+        "tma_tile_issue", "tma_bulk_issue"
+    )
     monkeypatch.setattr("labkernels.assemble.render", lambda spec, arch: other)
     with pytest.raises(AssemblyError, match="no UBLKCP"):
-        assemble(kernel("tma_bulk", "issue"), cache_dir=tmp_path)
+        assemble(kernel("tma_bulk", "issue", per_copy="copy"), cache_dir=tmp_path)
     assert not list(tmp_path.iterdir()), "a refused kernel was cached"
 
 

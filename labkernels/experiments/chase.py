@@ -14,6 +14,9 @@ WARP = 32
 MAX_THREADS = 1024
 LARGEST_EXPECTATION_BYTES = (1 << 20) - 1  # of an mbarrier's transaction count
 SLOTS_BYTES = 1 << 17  # a train's slots start over after this many bytes
+SEED = 1  # of the order in which a train looks its slots up
+BATCH = 32  # slots that the lanes of a warp look up at once, a batch ahead of the copies
+LOOKUPS = 8192  # slots in a train's table
 LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
 
 
@@ -184,6 +187,8 @@ class Train:
                 )
             self._map = place(operand, memory.address)
         self._statuses = Buffer(4).set_bytes(0)
+        order = np.random.default_rng(SEED).permutation(memory.nbytes // transfer_bytes)
+        self._table = Buffer(4 * LOOKUPS).write(np.resize(order, LOOKUPS).astype(np.uint32))
 
     def cycles(self, train: int, repeats: int) -> np.ndarray:
         """Cycles until the train was handed over, and until it had arrived: shape (repeats, 2).
@@ -202,6 +207,8 @@ class Train:
             raise ValueError(
                 f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
             )
+        if (lookups := train * repeats + BATCH) > LOOKUPS:
+            raise ValueError(f"{lookups} slots are looked up, the table has {LOOKUPS}; give fewer repeats")
         self.program.allow(shared_bytes)
         with Buffer(8 * repeats) as log:
             log.set_bytes(0xFF)
@@ -211,6 +218,7 @@ class Train:
                 np.int32(train),
                 np.int32(repeats),
                 np.int32(self.transfer_bytes),
+                np.uint64(self._table.address),
                 np.uint64(log.address),
                 np.uint64(self._statuses.address),
             )

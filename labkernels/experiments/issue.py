@@ -8,7 +8,7 @@ from labkernels.device import Gpu
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
 from labkernels.experiments.chase import LARGEST_EXPECTATION_BYTES, Train
 from labkernels.experiments.throughput import KIB, MIB
-from labkernels.mechanisms import KernelSpec, kernel
+from labkernels.mechanisms import KernelSpec, kernel, kernels
 from labkernels.stats import summarize
 
 WARP_COPY_BYTES = 512  # 16 bytes from each lane
@@ -21,6 +21,8 @@ class Parameters:
     Attributes:
         transfer_bytes: of the copy engine's transfers.
         trains: transfers handed over back to back.
+        step_bytes: of the transfers that come with a handshake or a look-up.
+        step_trains: the same, handed over back to back.
         repeats: trains per launch; the first is left out.
         rounds: launches of each, in random order.
         footprint_bytes: memory read, in L2.
@@ -28,6 +30,8 @@ class Parameters:
 
     transfer_bytes: tuple[int, ...]
     trains: tuple[int, ...]
+    step_bytes: tuple[int, ...] = (128, KIB)
+    step_trains: tuple[int, ...] = (1, 8, 32, 64)
     repeats: int = 5
     rounds: int = 9
     footprint_bytes: int = 8 * MIB
@@ -44,13 +48,12 @@ PRESETS = {
 
 def plan(parameters: Parameters) -> list[tuple[KernelSpec, int, int]]:
     """(kernel, transfer bytes, train) for everything that one barrier phase can count and memory holds."""
-    engine = [kernel("tma_bulk", "issue"), kernel("tma_tile", "issue", rank=2)]
-    chosen = [
-        (spec, size, train)
-        for spec in engine
-        for size in parameters.transfer_bytes
-        for train in parameters.trains
-    ]
+    chosen = []
+    for spec in (*kernels("tma_bulk", "issue"), *kernels("tma_tile", "issue")):
+        alone = dict(spec.constants)["per_copy"] == "copy"
+        sizes = parameters.transfer_bytes if alone else parameters.step_bytes
+        trains = parameters.trains if alone else parameters.step_trains
+        chosen += [(spec, size, train) for size in sizes for train in trains]
     chosen += [(kernel("cp_async", "issue"), WARP_COPY_BYTES, train) for train in parameters.trains]
     chosen += [(kernel("ldg", "issue", chunks=c, policy="nc"), WARP_COPY_BYTES * c, 1) for c in (1, 4, 16)]
     return [
@@ -83,7 +86,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
             {
                 "kernel": spec.name,
                 "mechanism": spec.mechanism,
-                "variant": "",
+                "variant": dict(spec.constants).get("per_copy", "copy"),
                 "transfer_bytes": size // (handed_over // train),
                 "train_length": handed_over,
                 "n": summary.n,

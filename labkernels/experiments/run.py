@@ -1,5 +1,6 @@
 """Run an experiment on this machine's GPU and store it with its environment."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from labkernels.assemble import SANITIZER
 from labkernels.device import Gpu
 from labkernels.device.environment import Monitor, describe, started
 from labkernels.experiments import experiment
@@ -55,10 +57,12 @@ def run(
 
     Raises:
         NoGpu: there is no usable GPU here.
-        ValueError, TypeError: see `parameters_of`.
+        ValueError, TypeError: see `parameters_of`; or the environment asks for kernels for sanitizers.
         WrongBytes, StalledWait: a kernel failed its check; nothing is stored.
     """
     parameters = parameters_of(name, preset, overrides)
+    if os.environ.get(SANITIZER):
+        raise ValueError(f"{SANITIZER} is set: its kernels are slower than those measured; unset it")
     store = store or Store()
     gpu = Gpu()
     record = {"run_id": new_run_id(), "started_utc": started(), "experiment": name, "preset": preset}

@@ -129,3 +129,19 @@ def test_first_tiles_are_logged_for_blocks_that_have_one(gpu, pool):
     cycles = case.first_tile_cycles()
     assert len(cycles) == 2 * sum(length > 0 for length in LENGTHS)
     assert np.all((cycles > 300) & (cycles < 1_000_000))
+
+
+@pytest.mark.parametrize(
+    "spec", [s for s in kernels(protocol="gather") if "row_bytes=256" in s.name], ids=lambda s: s.name
+)
+def test_one_of_each_gather(gpu, pool, spec):
+    """Small enough for compute-sanitizer: pytest -m gpu -k one_of_each."""
+    constants = dict(spec.constants)
+    if constants.get("compute") == "wgmma":
+        check_products(gpu, spec, 0 if constants.get("table") == "none" else 16, 16, 4, 4)
+        return
+    cache = Cache(256, 1, (300,), 0 if constants.get("table") == "none" else 16, seed=1)
+    piece_rows, issuers = pieces(spec, cache)[-1]
+    case = gather(gpu, pool, spec, cache, piece_rows, issuers)
+    case.check()
+    case.close()
