@@ -94,7 +94,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    # Kernels that sanitizers can follow (ptx/macros/warp.ptx, mbarrier.ptx); experiments/run.py measures none of them.
+    # Kernels that sanitizers can follow (ptx/macros/stream.ptx, mbarrier.ptx); experiments/run.py measures none.
     templates.globals["sanitizer"] = bool(os.environ.get(SANITIZER))
     return templates
 

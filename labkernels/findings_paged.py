@@ -169,6 +169,36 @@ def fa3_rule_regret(frame: pd.DataFrame) -> Regret:
     )
 
 
+def page_table_cost(frame: pd.DataFrame) -> pd.DataFrame:
+    """Time of FlashAttention-3 with a page table over that without, where TMA loads both.
+
+    Args:
+        frame: rows of one run of `fa3_fwd`.
+
+    Returns:
+        A row per problem, dtype, head dim and page size: `page_tiles` (tiles of keys in a page), `route`, median
+        microseconds of either (`contiguous_us`, `paged_us`), and `ratio` with its interval (above 1: the page table
+        costs). No rows where no page was measured.
+    """
+    case = [*PROBLEM, "dtype", "head_dim", "tile_n"]
+    cells = []
+    for key, problem in frame[frame["mechanism"].eq("tma_tile")].groupby(case):
+        contiguous = where(problem, page_rows=0)
+        for page_rows, paged in problem[problem["page_rows"].gt(0)].groupby("page_rows"):
+            if contiguous.empty:
+                continue
+            ratio = _paired(paged, contiguous, "kernel_us")
+            named = dict(zip(case, key, strict=True))
+            cells.append(
+                named
+                | {"page_rows": page_rows, "page_tiles": page_rows // named["tile_n"]}
+                | {"route": paged["route"].iloc[0], "mechanism": "tma_tile"}
+                | {"contiguous_us": contiguous["kernel_us"].median(), "paged_us": paged["kernel_us"].median()}
+                | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+            )
+    return pd.DataFrame(cells)
+
+
 def predicted_signs(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
     """FlashAttention-3's cells beside what the isolated kernels say of the same page size and phase.
 

@@ -100,6 +100,27 @@ def test_regret_counts_only_cells_with_a_choice_and_differences_beyond_the_inter
     assert regret.mean == pytest.approx(1.1 ** (1 / 3)) and regret.worst == pytest.approx(1.1)
 
 
+def test_a_page_table_costs_what_its_rows_take_beyond_the_contiguous_ones_of_their_own_dtype_and_head_dim():
+    def rows(dtype, head_dim, tile_n, pages):
+        frame = fa3_rows({(2048, "rule", "tma_tile", page): us for page, us in pages.items()})
+        return frame.assign(dtype=dtype, head_dim=head_dim, tile_n=tile_n)
+
+    frame = pd.concat(
+        [
+            rows("bf16", 96, 144, {0: 100.0, 144: 102.0, 288: 100.0}),
+            rows("fp8", 96, 128, {0: 50.0, 128: 60.0}),
+            rows("fp8", 64, 160, {160: 50.0}),  # its contiguous cache was not measured
+        ]
+    )
+    costs = found.page_table_cost(frame).set_index(["dtype", "page_rows"])
+    assert costs["ratio"].to_dict() == pytest.approx(
+        {("bf16", 144): 1.02, ("bf16", 288): 1, ("fp8", 128): 1.2}
+    )
+    assert costs["page_tiles"].tolist() == [1, 2, 1]
+    assert (costs["ratio_low"] <= costs["ratio"]).all() and (costs["ratio"] <= costs["ratio_high"]).all()
+    assert found.page_table_cost(frame[frame["page_rows"].eq(0)]).empty
+
+
 def test_signs_agree_where_isolated_and_real_kernels_say_the_same(paged, fa3):
     other = paged_rows(
         ways={("decode_mma", "rows", 128, 1, 1): 105.0, ("decode_mma", "box", 128, 128, 1): 100.0}
@@ -129,3 +150,12 @@ def test_stored_rows_show_the_mechanism_that_the_rules_say():
     forced = rows[rows["route"].isin(["leftpad", "bound"])]
     assert not forced["mechanism"].eq(forced["rule_mechanism"]).any()
     assert np.all(rows["max_difference"] <= 4e-3)
+
+
+def test_stored_page_table_costs_compare_one_kernel_with_itself():
+    rows = selection.latest_rows(Store(), "fa3", "fa3_fwd")
+    if rows.empty:
+        pytest.skip("no rows of fa3_fwd yet")
+    assert set(rows["mechanism"]) == {"tma_tile"}
+    assert rows.groupby([*found.PROBLEM, "dtype", "head_dim"])["kernel"].nunique().eq(1).all()
+    assert len(found.page_table_cost(rows))

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from labkernels import dispatch
 from labkernels.assemble import assemble, render
-from labkernels.experiments import fa3
+from labkernels.experiments import fa3, flash
 from labkernels.experiments.gather import Cache, Gather, column_span, require_pages_in_pool
 from labkernels.experiments.paged import PRESETS, decode_cases, wgmma_cases, work
+from labkernels.flash_names import parse
 from labkernels.mechanisms import kernel, kernels
 
 TILE_ROWS = 128
@@ -178,22 +179,22 @@ def test_profiled_kernels_are_grouped_by_the_attention_kernel_they_belong_to():
         (forward_name(True), 60.0),
         ("loop_broadcast_fusion", 9.0),
     ]
-    (first, *own), (second, *other) = fa3.attribute(seen)
+    (first, *own), (second, *other) = flash.attribute(seen)
     assert own == [50.0, 5.0] and other == [60.0, 4.0]
-    assert (fa3.mechanism(first), fa3.mechanism(second)) == ("tma_tile", "cp_async")
+    assert (flash.mechanism(first), flash.mechanism(second)) == ("tma_tile", "cp_async")
 
 
 def test_a_kernel_that_the_rules_do_not_say_is_an_error():
-    way = fa3.Way(fa3.Problem(1, 2048, 8192), 128, "rule")
-    kernel_seen = fa3.parse(forward_name(True))
+    way = flash.Way(flash.Problem(1, 2048, 8192), 128, "rule")
+    kernel_seen = parse(forward_name(True))
     with pytest.raises(AssertionError, match="the rules say"):
-        fa3.require_expected(way, kernel_seen, 1)
-    fa3.require_expected(way, fa3.parse(forward_name(False)), 1)
+        flash.require_expected(way, kernel_seen, 1)
+    flash.require_expected(way, parse(forward_name(False)), 1)
 
 
 def test_each_problem_has_a_way_by_either_mechanism_where_a_page_is_whole_tiles():
     for sizes in fa3.PRESETS["full"].problems:
-        problem = fa3.Problem(*sizes)
+        problem = flash.Problem(*sizes)
         taken = {}
         for way in fa3.ways(problem, (64, 128)):
             taken.setdefault(way.page_rows, set()).add(way.expected(1).k)
@@ -202,7 +203,7 @@ def test_each_problem_has_a_way_by_either_mechanism_where_a_page_is_whole_tiles(
 
 def test_other_ways_change_nothing_but_the_mechanism():
     for sizes in fa3.PRESETS["full"].problems:
-        problem = fa3.Problem(*sizes)
+        problem = flash.Problem(*sizes)
         splits = problem.num_splits(132)
         choices = [way.expected(splits) for way in fa3.ways(problem, (128,)) if way.page_rows]
         fields = [

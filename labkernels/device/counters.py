@@ -1,9 +1,11 @@
 """Hardware counters of a process's launches, read by Nsight Compute."""
 
 import csv
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cuda.bindings import driver
 
@@ -22,6 +24,13 @@ def begin() -> None:
 def end() -> None:
     """Count no more."""
     driver.cuProfilerStop()
+
+
+def given(text: str) -> dict[str, Any]:
+    """Parameters from the JSON that a counted process is called with; lists become tuples."""
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
+    }
 
 
 def count(target: Sequence[str], metrics: Mapping[str, str], *, flush: bool = False) -> list[dict[str, int]]:

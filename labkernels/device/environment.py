@@ -17,7 +17,8 @@ from labkernels.device.gpu import Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("numpy", "pandas", "altair", "papermill")
-MEASURED_PACKAGES = ("jax", "flash-attn3-jax")  # their kernels are measured where they are installed
+#: Packages whose kernels are measured, where they are installed.
+MEASURED_PACKAGES = ("jax", "flash-attn3-jax", "torch", "fa3_fwd")
 SAMPLE_MS = 100
 
 # nvidia-smi's bits of clocks_event_reasons.active (NVML, nvmlClocksEventReasons)

@@ -11,6 +11,7 @@ MODULES = (
     "throughput",
     "row_shape",
     "l2_footprint",
+    "stream_counters",
     "paged",
     "fa3",
     "gemm",
@@ -22,6 +23,7 @@ MODULES = (
     "cluster_counters",
     "dsm",
     "broadcast",
+    "fa3_fwd",
 )
 
 

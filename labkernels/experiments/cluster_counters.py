@@ -118,9 +118,5 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    given = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in json.loads(sys.argv[1]).items()
-    }
-    for _ in launch_all(Gpu(), Parameters(**given)):
+    for _ in launch_all(Gpu(), Parameters(**counters.given(sys.argv[1]))):
         pass

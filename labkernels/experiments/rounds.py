@@ -85,22 +85,9 @@ def timed_rounds(
 
 
 def _row(stream: Stream, tiles: int, number: int, duration_us: float) -> dict[str, Any]:
-    configuration = stream.configuration
-    operand = configuration.operand
-    moved = stream.bytes_moved(tiles)
     return {
-        "kernel": configuration.spec.name,
-        "mechanism": configuration.spec.mechanism,
-        "variant": configuration.variant,
-        "source": configuration.source,
-        "footprint_bytes": stream.footprint_bytes,
-        "tile_bytes": operand.tile_bytes,
-        "stages": operand.ring.stages,
-        "ctas_per_sm": operand.ring.ctas_per_sm,
-        "threads": operand.ring.threads,
-        "bytes_in_flight_per_sm": configuration.bytes_in_flight_per_sm,
-        "bytes_moved": moved,
+        **stream.row(tiles),
         "round": number,
         "duration_us": round(duration_us, 3),
-        "gbps": round(moved / duration_us / 1e3, 2),
+        "gbps": round(stream.bytes_moved(tiles) / duration_us / 1e3, 2),
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -186,6 +187,24 @@ class Stream(Bound):
     def bytes_moved(self, tiles: int) -> int:
         """Bytes delivered to shared memory by one launch of `tiles` tiles per block."""
         return self.blocks * tiles * self.configuration.operand.tile_bytes
+
+    def row(self, tiles: int) -> dict[str, Any]:
+        """Columns that describe a launch of `tiles` tiles per block."""
+        configuration = self.configuration
+        operand = configuration.operand
+        return {
+            "kernel": configuration.spec.name,
+            "mechanism": configuration.spec.mechanism,
+            "variant": configuration.variant,
+            "source": configuration.source,
+            "footprint_bytes": self.footprint_bytes,
+            "tile_bytes": operand.tile_bytes,
+            "stages": operand.ring.stages,
+            "ctas_per_sm": operand.ring.ctas_per_sm,
+            "threads": operand.ring.threads,
+            "bytes_in_flight_per_sm": configuration.bytes_in_flight_per_sm,
+            "bytes_moved": self.bytes_moved(tiles),
+        }
 
     def launch(self, tiles: int, dump: int = 0) -> None:
         """Queue one launch; `dump` is the address for checked copies, or 0."""
