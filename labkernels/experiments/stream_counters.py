@@ -49,7 +49,7 @@ def configurations(parameters: Parameters) -> Iterator[Configuration]:
         for depth, ctas in ((2, 2), (4, 2), (8, 2), (8, 1)):
             yield threads(footprint, depth, ctas, 8 * KIB, 256)
         yield threads(footprint, 4, 1, 16 * KIB, 256)
-        for stages, ctas, tile in ((12, 2, 8 * KIB), (6, 1, 16 * KIB), (4, 1, 32 * KIB)):
+        for stages, ctas, tile in ((12, 2, 8 * KIB), (6, 1, 16 * KIB)):
             yield engine(footprint, stages, ctas, tile)
 
 
