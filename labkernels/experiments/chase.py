@@ -58,7 +58,6 @@ class Chain:
             )
         self.memory, self.slots, self.stride = memory, slots, slot_stride_bytes
         self.order = np.random.default_rng(seed).permutation(slots)
-        self.first_offset = int(self.order[0]) * slot_stride_bytes
 
     def link(self, coordinate_bytes: int) -> None:
         """Write the links; one coordinate step is `coordinate_bytes` of memory."""
@@ -115,7 +114,7 @@ class Chase:
         self._config = self.program.config(1, self.threads, shared_bytes)
         self._map = place(operand, chain.memory.address) if is_tile else None
         self._source = self._map.address if self._map else chain.memory.address
-        self._first = chain.first_offset // coordinate_bytes if is_tile else chain.first_offset
+        self._step_bytes = coordinate_bytes if is_tile else 1
         self._log = Buffer(4 * chain.slots)
         self._statuses = Buffer(4).set_bytes(0)
 
@@ -145,8 +144,8 @@ class Chase:
                 f"{self.spec.name}: byte {wrong} of the last of {self.chain.slots} transfers is wrong"
             )
 
-    def cycles(self, steps: int | None = None, dump: int = 0) -> np.ndarray:
-        """Follow the chain; SM cycles of each step, in the order of `chain.order`.
+    def cycles(self, steps: int | None = None, dump: int = 0, start: int = 0) -> np.ndarray:
+        """Follow the chain from its slot number `start` on; SM cycles of each step, in the order of `chain.order`.
 
         Raises:
             StalledWait: a transfer never arrived.
@@ -156,7 +155,7 @@ class Chase:
         self.program.launch(
             self._config,
             np.uint64(self._source),
-            np.int64(self._first),
+            np.int64(int(self.chain.order[start]) * self.chain.stride // self._step_bytes),
             np.int32(steps),
             np.int32(self.transfer_bytes),
             np.uint64(self._log.address),

@@ -31,7 +31,7 @@ class Parameters:
         l2_footprint_bytes: memory of a chain that stays in L2.
         hbm_stride_bytes: distance of slots of a chain that comes from memory.
         rounds: chains per kernel and place, all kernels in random order.
-        launches: single transfers, each in a launch of its own.
+        launches: single transfers, each in a launch of its own, over pages used before and over untouched ones.
         cold_span_bytes: memory whose pages no kernel has touched; 0 leaves that protocol out.
     """
 
@@ -153,6 +153,16 @@ class Sampler:
             cold.append(chase.cycles(1))
         self.add(chase, "first", "hbm", np.concatenate(cold))
 
+    def on_cold_pages(self, chase: Chase, launches: int) -> None:
+        """Over pages that no kernel touched: single transfers, each in a launch and on a page of its own; a chain."""
+        chase.link()
+        cold = []
+        for slot in range(launches):
+            self.memory.evict()
+            cold.append(chase.cycles(1, start=slot))
+        self.add(chase, "first_cold_page", "hbm", np.concatenate(cold))
+        self.add(chase, "cold_pages", "hbm", chase.cycles()[launches:])
+
     def rows(self, clock_mhz: float) -> list[dict[str, Any]]:
         """One row per kernel, protocol, place and size."""
         return [_row(*key, np.concatenate(parts), clock_mhz) for key, parts in self.samples.items()]
@@ -219,8 +229,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
             for _ in range(parameters.rounds):
                 sampler.after_writes(near[size, spec])
     slots = min(parameters.slots, parameters.l2_footprint_bytes // LINE_BYTES)
-    for spec in WHOLE_CHAINS:
-        chase = Chase(gpu, spec, Chain(memory.buffer, slots, LINE_BYTES, smallest), smallest)
+    whole = [
+        Chase(gpu, spec, Chain(memory.buffer, slots, LINE_BYTES, smallest), smallest) for spec in WHOLE_CHAINS
+    ]
+    for chase in whole:
         for _ in range(parameters.rounds):
             sampler.whole_chain(chase)
     if parameters.cold_span_bytes:
@@ -230,11 +242,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                     untouched, parameters.slots, parameters.cold_span_bytes // parameters.slots, smallest
                 )
                 chase = Chase(gpu, spec, chain, smallest)
-                chase.link()
-                sampler.add(chase, "cold_pages", "hbm", chase.cycles()[WARM_UP_STEPS:])
+                sampler.on_cold_pages(chase, parameters.launches)
     rows = sampler.rows(sm_clock_mhz())
     memory.close()
-    return Result({"latency": rows}, [chase.kernel for chase in near.values()])
+    return Result({"latency": rows}, [chase.kernel for chase in (*near.values(), *whole)])
 
 
 EXPERIMENT = Experiment("latency", "How long does one transfer take, alone?", PRESETS, measure)
