@@ -29,6 +29,20 @@ def summarize_rounds(frame: pd.DataFrame, by: list[str] = CONFIGURATION) -> pd.D
     return table.assign(rounds=groups.size()).reset_index()
 
 
+def by_footprint(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same by the memory that is read again and again, in MiB: column `mebibytes`."""
+    table = summarize_rounds(frame, [*CONFIGURATION, "footprint_bytes"])
+    return table.assign(mebibytes=table["footprint_bytes"] / (1 << 20))
+
+
+def l2_share(counted: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `stream_counters`, with L2's share of the bytes delivered and what each SM got per clock."""
+    return counted.assign(
+        from_l2=counted["l2_read_bytes"] / counted["bytes_moved"],
+        per_clock=counted["bytes_moved"] / counted["cycles"] / counted["sm_count"],
+    )
+
+
 def best_by_bytes_in_flight(frame: pd.DataFrame) -> pd.DataFrame:
     """Each mechanism's best configuration at each number of bytes in flight: one row of `summarize_rounds` each."""
     table = summarize_rounds(frame)
@@ -134,3 +148,16 @@ def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -
     """Add the SM cycles that one CTA takes for one tile."""
     tiles_per_us = table["gbps_median"] * 1e3 / table["tile_bytes"] / sm_count / table["ctas_per_sm"]
     return table.assign(**{CYCLES_PER_TILE: clock_mhz / tiles_per_us})
+
+
+def repeated(frame: pd.DataFrame) -> pd.Series:
+    """How far the medians of two runs lie apart: absolute ratio - 1 of each configuration.
+
+    Args:
+        frame: rows of two runs of the same configurations, with their rounds.
+    """
+    measured = {"run_id", "round", "duration_us", "gbps", "bytes_moved"}
+    same = [name for name in frame.columns if name not in measured]
+    medians = frame.groupby([*same, "run_id"], dropna=False)["gbps"].median().unstack("run_id")
+    first, second = sorted(medians.columns)
+    return (medians[second] / medians[first] - 1).abs()

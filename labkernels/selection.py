@@ -35,3 +35,18 @@ def latest_rows(store: Store, table: str, experiment: str, gpu: str | None = Non
     """Rows of the newest run of an experiment; an empty frame where there is none."""
     run_id = latest_run(store, experiment, gpu)
     return rows(store, table, [run_id] if run_id else [])
+
+
+def quick_pair(store: Store, table: str, experiment: str, gpu: str) -> pd.DataFrame:
+    """Rows of the two newest quick runs of an experiment on a GPU.
+
+    Raises:
+        LookupError: there are not two; the message says how to measure.
+    """
+    runs = store.read(RUNS)
+    runs = runs[runs["experiment"].eq(experiment) & runs["gpu_name"].eq(gpu) & runs["preset"].eq("quick")]
+    if len(runs) < 2:
+        raise LookupError(
+            f"{experiment} has no two quick runs on {gpu}: run python -m labkernels measure {experiment} twice"
+        )
+    return rows(store, table, sorted(runs["run_id"])[-2:])

@@ -20,7 +20,7 @@ COUNTED = tuple(name for name in METRICS if "multicast" not in name and "program
 class Parameters:
     """What is counted: L2 footprints, bytes moved by a counted launch at least, and the HBM footprint."""
 
-    footprints_bytes: tuple[int, ...] = (4 * MIB, 8 * MIB, 16 * MIB)
+    footprints_bytes: tuple[int, ...] = tuple(n * MIB for n in (4, 8, 16, 32, 48, 56, 64, 80))
     bytes_moved: int = 2 * GIB
     hbm_footprint_bytes: int = GIB
 
