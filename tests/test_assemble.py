@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from labkernels import sass
-from labkernels.assemble import AssemblyError, assemble, assemble_all, link, render
+from labkernels.assemble import SANITIZER, AssemblyError, _templates, assemble, assemble_all, link, render
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, kernel, kernels
 
 BY_NAME = {spec.name: spec for spec in kernels()}
@@ -134,3 +134,31 @@ def test_names_are_unique_and_mechanisms_have_a_file():
     assert len(BY_NAME) == len(kernels())
     assert {spec.mechanism for spec in kernels()} <= set(MECHANISMS)
     assert json.dumps(sorted(BY_NAME))
+
+
+@pytest.fixture
+def for_sanitizers(monkeypatch):
+    monkeypatch.setenv(SANITIZER, "1")
+    _templates.cache_clear()
+    yield
+    _templates.cache_clear()
+
+
+def test_for_sanitizers_every_reader_arrives(for_sanitizers):
+    text = render(kernel("tma_bulk", "stream", excess_bytes=0), "sm_90a")
+    assert "mbarrier.init.shared::cta.b64 [empty_at], 32;" in text and "@leader mbarrier.arrive" not in text
+    wide = render(
+        kernel("tma_tile", "gather", compute="wgmma", row_bytes=256, table="none", tile_rows=128), "sm_90a"
+    )
+    assert "mbarrier.init.shared::cta.b64 [empty_at], 256;" in wide
+
+
+def test_measured_kernels_arrive_once_for_a_warp():
+    text = render(kernel("tma_bulk", "stream", excess_bytes=0), "sm_90a")
+    assert "mbarrier.init.shared::cta.b64 [empty_at], 1;" in text and "@leader mbarrier.arrive" in text
+
+
+@pytest.mark.parametrize("protocol", ["stream", "ring", "exchange", "pair", "gather"])
+def test_kernels_for_sanitizers_assemble(for_sanitizers, protocol, tmp_path):
+    for mechanism in {spec.mechanism for spec in kernels(protocol=protocol)}:
+        assemble(kernels(mechanism, protocol)[0], "sm_90a", cache_dir=tmp_path)

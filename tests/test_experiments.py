@@ -3,12 +3,21 @@
 import numpy as np
 import pytest
 
-from labkernels.experiments import MODULES, experiment, issue, row_shape, throughput
+from labkernels.assemble import SANITIZER
+from labkernels.experiments import (
+    MODULES,
+    experiment,
+    issue,
+    l2_footprint,
+    row_shape,
+    stream_counters,
+    throughput,
+)
 from labkernels.experiments.chase import transfer_operand
-from labkernels.experiments.run import parameters_of
+from labkernels.experiments.run import parameters_of, run
 from labkernels.experiments.stream import Configuration, walk_of
 from labkernels.legality import IllegalOperand, violations
-from labkernels.mechanisms import kernel
+from labkernels.mechanisms import PER_COPY, kernel
 from labkernels.operand import Operand, Ring, Swizzle
 
 SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
@@ -109,3 +118,36 @@ def test_words_do_not_repeat_where_it_matters():
     words = random_words(np.arange(1 << 16), 7)
     assert len(set(words.tolist())) > 0.99 * (1 << 16)
     assert not np.array_equal(words, random_words(np.arange(1 << 16), 8))
+
+
+def test_trains_come_with_all_that_a_copy_may_come_with():
+    for preset in issue.PRESETS.values():
+        found = {
+            dict(spec.constants).get("per_copy")
+            for spec, _, _ in issue.plan(preset)
+            if spec.mechanism != "ldg"
+        }
+        assert set(PER_COPY) <= found
+
+
+@pytest.mark.parametrize("preset", ["quick", "full"])
+def test_every_counted_stream_is_legal_and_every_sm_has_a_tile(preset):
+    chosen = list(stream_counters.configurations(stream_counters.PRESETS[preset]))
+    assert {c.source for c in chosen} == {"l2", "hbm"}
+    for configuration in chosen:
+        configuration.require_runnable()
+        ring = configuration.operand.ring
+        needed = 132 * ring.ctas_per_sm * walk_of(configuration).outer_unit
+        assert needed <= walk_of(configuration).outer_limit
+
+
+@pytest.mark.parametrize("preset", ["quick", "full"])
+def test_every_footprint_is_legal(preset):
+    for configuration in l2_footprint.configurations(l2_footprint.PRESETS[preset], 132):
+        configuration.require_runnable()
+
+
+def test_kernels_for_sanitizers_are_not_measured(monkeypatch):
+    monkeypatch.setenv(SANITIZER, "1")
+    with pytest.raises(ValueError, match=f"{SANITIZER} is set.*unset it"):
+        run("issue")

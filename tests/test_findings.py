@@ -56,6 +56,45 @@ def test_a_frontier_leaves_out_what_fewer_bytes_beat():
     assert findings.frontier(frame).bytes_in_flight_per_sm.tolist() == [4 * KIB, 16 * KIB]
 
 
+def test_footprints_stay_apart():
+    frame = rows({"tma_tile": {4 * KIB: 100}})
+    both = pd.concat([frame.assign(footprint_bytes=n << 20, gbps=frame.gbps * n) for n in (1, 2)])
+    table = findings.by_footprint(both).set_index("mebibytes").gbps_median
+    assert table[2.0] == pytest.approx(2 * table[1.0])
+
+
+def test_l2_reads_less_than_arrives_where_requests_were_merged():
+    counted = pd.DataFrame(
+        {"l2_read_bytes": [92.0], "bytes_moved": [100.0], "cycles": [5.0], "sm_count": [2]}
+    )
+    found = findings.l2_share(counted).iloc[0]
+    assert (found.from_l2, found.per_clock) == (0.92, 10.0)
+
+
+def test_two_runs_are_compared_configuration_by_configuration():
+    first = rows({"tma_tile": {4 * KIB: 100, 8 * KIB: 200}})
+    second = first.assign(
+        run_id="s", gbps=first.gbps.where(first.bytes_in_flight_per_sm.eq(4 * KIB), first.gbps * 0.9)
+    )
+    apart = findings.repeated(pd.concat([first, second]).sample(frac=1, random_state=1))
+    assert sorted(apart.round(6)) == [0, 0.1]
+
+
+def test_a_slope_is_that_of_one_kind_of_train():
+    trains = pd.DataFrame(
+        {
+            "mechanism": "tma_bulk",
+            "transfer_bytes": 128,
+            "variant": step,
+            "train_length": n,
+            "cycles_median": c,
+        }
+        for step, n, c in (("copy", 1, 50), ("copy", 8, 330), ("wait", 1, 150), ("wait", 8, 1200))
+    )
+    assert findings.issue_slope_cycles(trains, "tma_bulk", 128) == 40
+    assert findings.issue_slope_cycles(trains, "tma_bulk", 128, per_copy="wait") == 150
+
+
 def test_ratios_are_paired():
     ratio = findings.compare(rows(CROSSING), "hbm", "tma_tile", "cp_async", 8 * KIB)
     assert ratio.ratio == pytest.approx(0.95) and ratio.high < 0.96 and ratio.differs
