@@ -4,7 +4,9 @@ import csv
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cuda.bindings import driver
@@ -24,6 +26,15 @@ def begin() -> None:
 def end() -> None:
     """Count no more."""
     driver.cuProfilerStop()
+
+
+def count_again(module: str, parameters: Any, metrics: Mapping[str, str]) -> list[dict[str, int]]:
+    """Counters of a module's launches, run in a process of its own that is `given` the parameters (a dataclass).
+
+    Raises:
+        NoCounters: no `ncu`, or it refuses.
+    """
+    return count([sys.executable, "-m", module, json.dumps(asdict(parameters))], metrics)
 
 
 def given(text: str) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Which bytes leave L2 and which reach the SMs, when the CTAs of a cluster want the same tiles?"""
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu, counters
@@ -102,8 +101,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     Raises:
         NoCounters: no `ncu`, or it refuses.
     """
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(parameters))]
-    counted = counters.count(command, METRICS)
+    counted = counters.count_again(__name__, parameters, METRICS)
     rows, kernels = [], []
     for ring, values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
         tiles = ring.tiles_for(parameters.bytes_per_cta)

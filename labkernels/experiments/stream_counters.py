@@ -1,9 +1,8 @@
 """Which bytes leave L2, the request coalescer and memory while every SM streams tiles of its own?"""
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from labkernels.device import Gpu, counters
 from labkernels.experiments.base import Experiment, Memory, Progress, Result
@@ -76,8 +75,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     Raises:
         NoCounters: no `ncu`, or it refuses.
     """
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(parameters))]
-    counted = counters.count(command, {name: METRICS[name] for name in COUNTED})
+    counted = counters.count_again(__name__, parameters, {name: METRICS[name] for name in COUNTED})
     rows, kernels = [], []
     for (stream, tiles), values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
         stream.check_sums(tiles)
