@@ -11,7 +11,7 @@ import io
 import json
 import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -211,11 +211,12 @@ def frame(table: Table, cells: list[list[str]]) -> pd.DataFrame:
     """Rows as a frame whose dtypes come from the schema, also when there are none."""
     columns = list(zip(*cells, strict=True)) or [()] * len(table.fields)
     return pd.DataFrame(
-        {
-            spec.name: pd.Series(
-                [cell or None if spec.dtype == "str" else spec.parse(cell) for cell in column],
-                dtype=spec.dtype,
-            )
-            for spec, column in zip(table.fields, columns, strict=True)
-        }
+        {spec.name: _series(spec, column) for spec, column in zip(table.fields, columns, strict=True)}
     )
+
+
+def _series(spec: Field, column: Sequence[str]) -> pd.Series:
+    """A column's values; each text is parsed once, as most stand in many rows."""
+    dtype = spec.dtype
+    value = {cell: cell or None if dtype == "str" else spec.parse(cell) for cell in set(column)}
+    return pd.Series([value[cell] for cell in column], dtype=dtype)
