@@ -1,34 +1,62 @@
 """Charts of clusters: a way of bringing a tile has its mechanism's colour and a dash of its own."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from labkernels.charts import MECHANISM_STYLES
+from labkernels.charts import MECHANISM_STYLES, ceiling
 from labkernels.findings_cluster import WAYS
 
 _SOLID, _DASHED, _DOTTED = (1, 0), (7, 3), (2, 2)
 _DASHES = {"slices": _SOLID, "everyone": _SOLID, "leader": _DASHED, "alone": _DASHED, "scattered": _DOTTED}
+_SHAPES = {
+    "slices": "circle",
+    "everyone": "circle",
+    "leader": "square",
+    "alone": "square",
+    "scattered": "cross",
+}
 _PICK = alt.selection_point(name="picked_way", fields=["way"], bind="legend")
 
+#: The mark of a reader's own rows.
+OWN = {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1}
 
-def _legend(ways: Iterable[str]) -> alt.Legend:
+
+def _legend(ways: Iterable[str], **look: Any) -> alt.Legend:
     present = set(ways)
-    return alt.Legend(values=[way for way in WAYS.values() if way in present], columns=3, labelLimit=260)
+    shown = [way for way in WAYS.values() if way in present]
+    return alt.Legend(values=shown, columns=3, labelLimit=260, **look)
 
 
-def way_color(ways: Iterable[str]) -> alt.Color:
-    """Colour by column `way`; the legend lists the given ones."""
+def way_color(ways: Iterable[str], **look: Any) -> alt.Color:
+    """Colour by column `way`; the legend lists the given ones, and looks as `look` says."""
     colors = [MECHANISM_STYLES[mechanism][0] for mechanism, _ in WAYS]
     scale = alt.Scale(domain=list(WAYS.values()), range=colors)
-    return alt.Color("way:N", title="Way", scale=scale, legend=_legend(ways))
+    return alt.Color("way:N", title="Way", scale=scale, legend=_legend(ways, **look))
 
 
 def way_dash(ways: Iterable[str]) -> alt.StrokeDash:
     """Dash by column `way`, merged into the legend of `way_color`."""
     scale = alt.Scale(domain=list(WAYS.values()), range=[_DASHES[share] for _, share in WAYS])
     return alt.StrokeDash("way:N", title="Way", scale=scale, legend=_legend(ways))
+
+
+def over(points: alt.Chart, own: pd.DataFrame | None) -> alt.Chart | alt.LayerChart:
+    """Points, and over them the reader's own rows in the same encoding, as triangles; the points alone without any.
+
+    Args:
+        points: a chart of points over a frame.
+        own: rows of the reader's own run, with the columns of that frame.
+    """
+    if own is None or own.empty:
+        return points
+    triangles = points.copy()
+    triangles.data = own[list(points.data)]
+    triangles.mark = alt.MarkDef(type="point", **OWN)
+    triangles.encoding.shape = triangles.encoding.opacity = alt.Undefined
+    return points + triangles
 
 
 def fan_out_axis(title: str = "Fan-out: CTAs that want the same tile") -> alt.X:
@@ -80,15 +108,40 @@ def ways(
     )
     line = base.mark_line().encode(y=vertical, strokeDash=way_dash(present), opacity=shown)
     points = base.mark_point(filled=True, size=36).encode(y=vertical, opacity=shown, tooltip=tooltip)
-    layers = [band, line.add_params(_PICK), points]
-    if own is not None and len(own):
-        mark = {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1}
-        layers.append(
-            alt.Chart(own[columns])
-            .mark_point(**mark)
-            .encode(x=x, y=vertical, color=way_color(present), tooltip=tooltip)
-        )
-    return alt.layer(*layers).properties(width=width, height=height)
+    return alt.layer(band, line.add_params(_PICK), over(points, own)).properties(width=width, height=height)
+
+
+def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
+    """What each way takes from L2 against what it brings into the SMs; rules where any way of any source took most.
+
+    Args:
+        table: `findings_cluster.traffic` of the stored rows.
+        own: the same of the reader's own run; may have no rows.
+        source: whose points are drawn.
+    """
+    rows, own = (frame[frame["source"].eq(source)] for frame in (table, own))
+    present = table["way"].unique()
+    look = {"symbolType": alt.Undefined, "symbolSize": 80}
+    scale = alt.Scale(domain=list(WAYS.values()), range=[_SHAPES[share] for _, share in WAYS])
+    shape = alt.Shape("way:N", title="Way", scale=scale, legend=_legend(present, **look))
+    columns = ["way", "fan_out", "ctas", "median", "from_l2", "into_sms", "low", "high", "gpu", "run_id"]
+    counted = ("median", "from_l2", "into_sms", "low", "high")
+    x = alt.X("from_l2:Q", title="Read from L2, bytes per clock and SM", scale=alt.Scale(zero=True))
+    y = alt.Y("into_sms:Q", title="Into the SMs, bytes per clock and SM", scale=alt.Scale(zero=True))
+    shown = alt.when(_PICK).then(alt.value(1)).otherwise(alt.value(0.12))
+    base = alt.Chart(rows[columns]).encode(x=x, color=way_color(present, **look), opacity=shown)
+    points = base.mark_point(filled=True, size=60).encode(
+        y=y,
+        shape=shape,
+        tooltip=[
+            alt.Tooltip(name, format=".1f") if name in counted else alt.Tooltip(name) for name in columns
+        ],
+    )
+    span = base.mark_rule().encode(y="low:Q", y2="high:Q")
+    labels = base.mark_text(align="right", dx=-7).encode(y=y, text="fan_out:N")
+    into_sms, from_l2 = table["into_sms"].max(), table["from_l2"].max()
+    most = ceiling(into_sms, f"most {into_sms:.1f}") + ceiling(from_l2, f"most {from_l2:.1f}", axis="x")
+    return alt.layer(most, span.add_params(_PICK), over(points, own), labels)
 
 
 def bound(points: pd.DataFrame, x: alt.X, y: str, label: str) -> alt.LayerChart:

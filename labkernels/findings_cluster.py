@@ -49,20 +49,32 @@ class NotMeasured(LookupError):
 
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Median, 5th and 95th percentile of each ring's rate over its rounds, its way, and its cycles per tile."""
-    groups = frame.groupby(RING, dropna=False, sort=True)
-    table = groups[RATE].quantile([0.05, 0.5, 0.95]).unstack()
-    table.columns = ["p05", "median", "p95"]
-    table = table.assign(rounds=groups.size()).reset_index()
-    way = [WAYS[key] for key in zip(table["mechanism"], table["share"], strict=True)]
-    return table.assign(way=way, cycles_per_tile=table["tile_bytes"] / table["median"])
+    table = _spread(frame, RING, RATE)
+    return table.assign(way=ways(table), cycles_per_tile=table["tile_bytes"] / table["median"])
 
 
 def exchange_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Median, 5th and 95th percentile of bytes per clock that one sender sends, for each exchange."""
-    groups = frame.groupby(EXCHANGE, dropna=False, sort=True)
-    table = groups["sent_bytes_per_clock"].quantile([0.05, 0.5, 0.95]).unstack()
+    return _spread(frame, EXCHANGE, "sent_bytes_per_clock")
+
+
+def ways(frame: pd.DataFrame) -> list[str]:
+    """How a chart calls each row's way of bringing a tile."""
+    return [WAYS[key] for key in zip(frame["mechanism"], frame["share"], strict=True)]
+
+
+def _spread(frame: pd.DataFrame, keys: list[str], column: str) -> pd.DataFrame:
+    if frame.empty:
+        return frame.reindex(columns=[*keys, "p05", "median", "p95", "rounds"])
+    groups = frame.groupby(keys, dropna=False, sort=True)
+    table = groups[column].quantile([0.05, 0.5, 0.95]).unstack()
     table.columns = ["p05", "median", "p95"]
     return table.assign(rounds=groups.size()).reset_index()
+
+
+def having(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rows whose columns have the given values; a preset, or a reader's own run, may have none."""
+    return frame[np.logical_and.reduce([frame[column].eq(value) for column, value in wanted.items()])]
 
 
 def where(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
@@ -71,7 +83,7 @@ def where(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     Raises:
         NotMeasured: there are none.
     """
-    found = frame[np.logical_and.reduce([frame[column].eq(value) for column, value in wanted.items()])]
+    found = having(frame, **wanted)
     if found.empty:
         raise NotMeasured(f"no rows of {', '.join(f'{column} {value}' for column, value in wanted.items())}")
     return found
@@ -92,6 +104,13 @@ def rounds(frame: pd.DataFrame, column: str = RATE, **wanted: Any) -> np.ndarray
 def compare(frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], **both: Any) -> Ratio:
     """Rate of one ring over that of another, paired by round."""
     return bootstrap_ratio(rounds(frame, **both, **first), rounds(frame, **both, **second))
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    """Smallest and largest of some values, in words: `17 to 20`, or `21` where both read the same."""
+    ordered = sorted(values)
+    ends = [f"{end:.{digits}f}" for end in (ordered[0], ordered[-1])]
+    return " to ".join(dict.fromkeys(ends))
 
 
 class Measured(NamedTuple):
@@ -176,6 +195,40 @@ def loop_cycles(table: pd.DataFrame) -> pd.Series:
     return table["stages"] * table["cycles_per_tile"]
 
 
+LARGE = {"tile_bytes": 32 * KIB, "stages": 6}
+
+
+def read_ratios(counters: pd.DataFrame) -> pd.DataFrame:
+    """Counted launches with their way and `read`, the bytes that L2 read for each byte delivered."""
+    read = (counters["l2_read_bytes"] / counters["bytes_delivered"]).astype(float)
+    return counters.assign(read=read, way=ways(counters))
+
+
+def traffic(multicast: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
+    """What rings of `LARGE` take from L2 and bring into the SMs: counted ratios × timed rates.
+
+    Args:
+        multicast: rows of one run of experiment multicast.
+        counters: rows of one run of experiment cluster_counters on the same GPU.
+
+    Returns:
+        The rings' rates with `together`, bytes per clock into all SMs, `into_sms` and `from_l2`, bytes per clock
+        divided by all SMs of the GPU, and `low` and `high`, the spread of `into_sms`.
+    """
+    keys = ["mechanism", "share", "source", "fan_out"]
+    read = read_ratios(having(counters, lag_cycles=0, **LARGE))[[*keys, "read"]]
+    table = rates(having(multicast, **PLAIN, **LARGE)).merge(read, on=keys)
+    sms = multicast["sm_count"].max()
+    used = table["ctas"] / sms
+    return table.assign(
+        together=table["median"] * table["ctas"],
+        into_sms=table["median"] * used,
+        low=table["p05"] * used,
+        high=table["p95"] * used,
+        from_l2=table["median"] * used * table["read"],
+    )
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A rule's judgement.
@@ -215,9 +268,6 @@ def _over_unicast(
     return found
 
 
-LARGE = {"tile_bytes": 32 * KIB, "stages": 6}
-
-
 def _gains_from_l2(frames: Frames) -> tuple[bool, str]:
     parts = _over_unicast(frames, "l2", (4, 8), **LARGE)
     return min(ratio.low for _, ratio in parts) > 1.05, _several(parts)
@@ -242,12 +292,15 @@ def _one_over_fan_out(frames: Frames) -> tuple[bool, str]:
 
 
 def _neighbours(frames: Frames) -> tuple[bool, str]:
-    frame = frames["multicast"]
-    both = {"mechanism": "tma_tile", "source": "l2", "fan_out": 4, **LARGE}
-    near = compare(frame, {"share": "alone"}, {"share": "everyone"}, **both)
-    far = compare(frame, {"share": "scattered"}, {"share": "everyone"}, **both)
-    text = f"neighbours without a cluster {_times(near)}, scattered {_times(far)} the rate in a cluster"
-    return near.ratio > 0.9 and far.high < 0.7, text
+    rows = where(frames["cluster_counters"], source="l2", fan_out=4, lag_cycles=0, **LARGE)
+    read = (rows["l2_read_bytes"] / rows["bytes_delivered"]).groupby(rows["share"]).median()
+    if not {"everyone", "alone", "scattered"} <= set(read.index):
+        raise NotMeasured("no blocks outside a cluster")
+    text = (
+        f"bytes read from L2 for each delivered at fan-out 4: {read['everyone']:.2f} in a cluster, "
+        f"{read['alone']:.2f} by neighbours without one, {read['scattered']:.2f} by scattered blocks"
+    )
+    return read["alone"] < 1.1 * read["everyone"] and read["scattered"] > 0.9, text
 
 
 def _lag(frames: Frames) -> tuple[bool, str]:

@@ -1,11 +1,15 @@
 """Findings on clusters: from the stored rows, and from rows bent until a rule must fall."""
 
+import shutil
+
+import nbformat
 import pandas as pd
 import pytest
 
-from labkernels import charts_cluster, selection
+from labkernels import charts, charts_cluster, selection, tables
 from labkernels import findings_cluster as found
-from labkernels.store import Store
+from labkernels.chapters import BOOK
+from labkernels.store import Store, new_run_id
 
 TABLES = {
     "multicast": "cluster_ring",
@@ -77,7 +81,8 @@ def bent(frames, name, column, factor, **rows):
         ("To two CTAs", "multicast", found.RATE, 1.2, {"mechanism": "tma_multicast"}),
         ("From HBM", "multicast", found.RATE, 1.5, {"mechanism": "tma_multicast"}),
         ("1/fan-out", "cluster_counters", "l2_read_bytes", 1.2, {"mechanism": "tma_multicast"}),
-        ("asks for neighbours", "multicast", found.RATE, 2.5, {"share": "scattered"}),
+        ("asks for neighbours", "cluster_counters", "l2_read_bytes", 0.4, {"share": "scattered"}),
+        ("asks for neighbours", "cluster_counters", "l2_read_bytes", 2, {"share": "alone"}),
         ("asks for step", "cluster_counters", "l2_read_bytes", 0.5, {"lag_cycles": 1000}),
         ("release.cluster", "handshake", found.RATE, 3, {"scope": "arrive"}),
         ("One lane for each", "handshake", found.RATE, 3, {"arrivers": "thread"}),
@@ -124,6 +129,98 @@ def test_own_points_are_triangles_over_the_stored_lines(frames):
         found.where(frames["multicast"], source="l2", tile_bytes=32768, stages=6, **found.PLAIN)
     )
     chart = charts_cluster.ways(table, charts_cluster.fan_out_axis(), own=table.head(2))
-    layers = chart.to_dict()["layer"]
-    assert [layer["mark"].get("shape") for layer in layers].count("triangle-up") == 1
+    assert str(chart.to_dict()).count("triangle-up") == 1
     assert "triangle-up" not in str(charts_cluster.ways(table, charts_cluster.fan_out_axis()).to_dict())
+
+
+def test_a_span_of_one_value_is_one_number():
+    assert found.span([17.4, 20.3, 18]) == "17 to 20"
+    assert found.span([21.2, 21.3]) == "21"
+    assert found.span([21.2, 21.3], 1) == "21.2 to 21.3"
+
+
+def test_traffic_is_counted_ratio_times_timed_rate(frames):
+    table = found.traffic(frames["multicast"], frames["cluster_counters"])
+    assert not table.duplicated(["mechanism", "share", "source", "fan_out"]).any()
+    assert set(table["fan_out"]) == {1, 2, 4, 8, 16}
+    multicast = found.where(table, mechanism="tma_multicast")
+    assert (multicast["from_l2"] * multicast["fan_out"] / multicast["into_sms"]).between(0.99, 1.01).all()
+    assert (table["into_sms"] <= table["median"]).all()
+
+
+def test_no_rows_make_empty_tables_with_the_same_columns(frames):
+    ring, counters, dsm = (frames[name] for name in ("multicast", "cluster_counters", "dsm"))
+    for make, given in (
+        (found.rates, [ring]),
+        (found.exchange_rates, [dsm]),
+        (found.read_ratios, [counters]),
+        (found.traffic, [ring, counters]),
+    ):
+        full, empty = make(*given), make(*(frame.head(0) for frame in given))
+        assert empty.empty and set(empty.columns) == set(full.columns)
+
+
+#: What a quick run has of each experiment's full one.
+QUICK = {
+    "multicast": "tile_bytes.isin([8192, 32768]) and stages.isin([4, 6]) and producers == 1 and consumers <= 2 "
+    "and lag_cycles.isin([0, 200, 1000, 5000]) and delay_cycles.isin([0, 1000]) "
+    "and (fan_out == 4 or (lag_cycles == 0 and delay_cycles == 0 and consumers == 1))",
+    "handshake": "fan_out == 4",
+    "cluster_counters": "fan_out.isin([1, 4]) and tile_bytes == 32768 and stages == 6 and lag_cycles.isin([0, 1000])",
+    "cluster_latency": "cluster.isin([2, 4, 16]) and asker == 0 and transfer_bytes.isin([4, 8, 16, 256, 2048, 16384])",
+    "residency": "shared_bytes.isin([50176, 107520, 214016])",
+    "broadcast": "fan_out.isin([2, 4, 8]) and tile_bytes.isin([8192, 32768]) and hold_cycles.isin([0, 512, 2048])",
+    "dsm": "command_bytes.isin([16, 256, 1024, 4096, 8192, 16384])",
+}
+
+
+def shown_by(chapter, namespace, monkeypatch):
+    """What a chapter draws, in order: specifications of charts, frames of tables."""
+    shown = []
+    monkeypatch.setattr(charts, "figure", lambda chart, **_: shown.append(chart.to_dict()))
+    monkeypatch.setattr(tables, "Table", lambda frame, **_: shown.append(frame))
+    for cell in nbformat.read(BOOK / f"{chapter}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, namespace)
+            if "parameters" in cell.metadata.get("tags", []):
+                namespace.update(namespace.pop("given"))
+    return shown
+
+
+@pytest.mark.parametrize("chapter", ["multicast", "broadcast"])
+def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monkeypatch):
+    stored = Store()
+    needed = {*TABLES.values(), "cluster_latency", "runs"}
+    for path in (stored.root / f"{name}.csv" for name in needed):
+        shutil.copy(path, tmp_path)
+    asked = []
+
+    def fake_run(name, preset, store):
+        """A quick run of a GPU like the stored one, a tenth slower."""
+        asked.append((name, preset))
+        table = {**TABLES, "cluster_latency": "cluster_latency"}[name]
+        run_id = selection.latest_run(stored, name)
+        rows = stored.read(table, run_ids=[run_id]).query(QUICK[name])
+        rows = rows.drop(columns="run_id").astype(object).where(lambda frame: frame.notna(), None)
+        if found.RATE in rows:
+            rows[found.RATE] = (rows[found.RATE] * 0.9).astype(float).round(3).astype(object)
+        run = stored.read("runs", run_ids=[run_id]).astype(object).where(lambda frame: frame.notna(), None)
+        described = run.iloc[0].to_dict() | {
+            "run_id": new_run_id(),
+            "gpu_name": "GPU of a test",
+            "preset": preset,
+        }
+        return store.record(described, {table: rows.to_dict("records")})
+
+    monkeypatch.setattr("labkernels.experiments.run.run", fake_run)
+    plain = shown_by(chapter, {"given": {"data_dir": str(tmp_path)}}, monkeypatch)
+    given = {"data_dir": str(tmp_path), "measure": True}
+    drawn = shown_by(chapter, {"given": given}, monkeypatch)
+    assert asked and {preset for _, preset in asked} == {"quick"}
+    assert len(plain) == len(drawn)
+    for before, after in zip(plain, drawn, strict=True):
+        if isinstance(before, dict):
+            assert "GPU of a test" not in str(before) and "triangle-up" not in str(before)
+            assert "GPU of a test" in str(after) and "triangle-up" in str(after), after.get("title")
+        elif "idle SMs" in before:
+            assert len(after) > len(before) and after["run"].str.contains("GPU of a test").any()
