@@ -65,8 +65,12 @@ class Chapter:
             self.own = {name: run(name, parameters["preset"], self.store) for name in self.tables}
 
     def _best_covered_gpu(self) -> str | None:
+        """The GPU with full runs of most of the chapter's experiments; of several, that with the newest rows."""
+        runs = self.store.read(RUNS)
+        full = runs[runs["preset"].eq("full") & runs["experiment"].isin(list(self.tables))]
+        covered = full.groupby("gpu_name")["experiment"].nunique()
         names = selection.gpus(self.store)
-        return names[-1] if names else None
+        return max(reversed(names), key=lambda name: covered.get(name, 0), default=None)
 
     def stored(self, experiment: str) -> pd.DataFrame:
         """Rows of the newest full run of the shown GPU, the reader's own run left out.

@@ -221,9 +221,13 @@ def published_points(
     return _points(frame, x, y, also, mark)
 
 
+#: The mark of a reader's own rows.
+OWN = {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1}
+
+
 def own_points(frame: pd.DataFrame, x: alt.X, y: str, also: Sequence[str] = ("gpu", "run_id")) -> alt.Chart:
     """The reader's own run over the stored one: filled triangles. Arguments as `published_points`."""
-    return _points(frame, x, y, also, {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1})
+    return _points(frame, x, y, also, OWN)
 
 
 def figure(chart: alt.TopLevelMixin, *, title: str, description: str, held_fixed: str) -> alt.TopLevelMixin:

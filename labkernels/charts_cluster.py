@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from labkernels.charts import MECHANISM_STYLES, ceiling
+from labkernels.charts import MECHANISM_STYLES, OWN, ceiling
 from labkernels.findings_cluster import WAYS
 
 _SOLID, _DASHED, _DOTTED = (1, 0), (7, 3), (2, 2)
@@ -19,9 +19,6 @@ _SHAPES = {
     "scattered": "cross",
 }
 _PICK = alt.selection_point(name="picked_way", fields=["way"], bind="legend")
-
-#: The mark of a reader's own rows.
-OWN = {"shape": "triangle-up", "filled": True, "size": 90, "opacity": 1}
 
 
 def _legend(ways: Iterable[str], **look: Any) -> alt.Legend:

@@ -1,5 +1,6 @@
 """The first cell of every chapter: parameters checked by name and type, rows chosen, no measuring without a GPU."""
 
+import pandas as pd
 import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
@@ -77,3 +78,26 @@ def test_a_gpu_without_rows_is_named_with_the_way_to_measure():
         LookupError, match="no rows of latency for Unknown GPU: run python -m labkernels measure latency"
     ):
         Chapter(namespace(gpu="Unknown GPU"), {"latency": "latency"}).stored("latency")
+
+
+def test_a_gpu_with_quick_runs_alone_does_not_become_the_shown_one():
+    class Stub:
+        runs = pd.DataFrame(
+            {
+                "run_id": ["1", "2", "3"],
+                "gpu_name": ["A", "A", "B"],
+                "experiment": ["latency", "issue", "latency"],
+                "preset": ["full", "full", "quick"],
+            }
+        )
+
+        def read(self, table):
+            return self.runs
+
+    chapter = Chapter.__new__(Chapter)
+    chapter.store, chapter.tables = Stub(), {"latency": "latency", "issue": "issue_cost"}
+    assert chapter._best_covered_gpu() == "A"
+    Stub.runs = Stub.runs.assign(preset="full")
+    assert chapter._best_covered_gpu() == "A"
+    Stub.runs = Stub.runs[Stub.runs["experiment"].ne("issue")]
+    assert chapter._best_covered_gpu() == "B"

@@ -18,6 +18,7 @@ MODULES = (
     "gemm_traffic",
     "multicast",
     "handshake",
+    "crowding",
     "residency",
     "cluster_latency",
     "cluster_counters",

@@ -38,7 +38,7 @@ class Parameters:
 
 
 PRESETS = {
-    "quick": Parameters(clusters=(2, 4, 16)),
+    "quick": Parameters(clusters=(2, 4, 8, 16)),
     "full": Parameters(
         transfer_bytes=(128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
         askers=16,

@@ -51,6 +51,7 @@ class RingConfiguration:
         tile_bytes: of one tile.
         stages: of each CTA's ring.
         footprint_bytes: memory that the groups walk over.
+        clusters: groups at once; by default, and at most, as many as the GPU holds.
         clustered: whether a group is a cluster; if not, every CTA is alone.
         scattered: of CTAs alone, whether those of a group are as far apart in the grid as they can be.
         lag_cycles: each CTA of a group starts so much later than the one before.
@@ -66,6 +67,7 @@ class RingConfiguration:
     footprint_bytes: int
     clustered: bool = True
     scattered: bool = False
+    clusters: int | None = None
     lag_cycles: int = 0
     delay_cycles: int = 0
     hold_cycles: int = 0
@@ -132,7 +134,7 @@ class ClusterRing(Bound):
         configuration: what.
         memory: random words of `labkernels.device.words.fill` with `seed`; of computed tiles, memory to overwrite.
         seed: of the words.
-        clusters: groups to launch; by default as many as are resident at once.
+        clusters: groups to launch, resident at once or not; by default what the configuration says.
         alone: see `Place`.
 
     Raises:
@@ -155,7 +157,8 @@ class ClusterRing(Bound):
         shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
         self.place = Place(gpu, c.spec, c.threads, shared_bytes, cluster, alone)
         self.kernel = self.place.kernel
-        self.groups = clusters or self.place.resident_clusters * cluster // c.fan_out
+        resident = self.place.resident_clusters * cluster // c.fan_out
+        self.groups = clusters or min(c.clusters or resident, resident)
         self.blocks = self.groups * c.fan_out
         part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
         row = min(part, LONGEST_ROW_BYTES)
