@@ -12,7 +12,16 @@ from labkernels.experiments.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_
 from labkernels.mechanisms import kernel
 from labkernels.operand import Ring
 
-COUNTED = tuple(name for name in METRICS if "multicast" not in name and "programmatic" not in name)
+COUNTED = {
+    **{
+        name: column
+        for name, column in METRICS.items()
+        if "multicast" not in name and "programmatic" not in name
+    },
+    "lts__cycles_elapsed.max": "l2_cycles",
+    "lts__t_sectors_op_read.sum.peak_sustained": "l2_peak_bytes_per_l2_cycle",
+    "l1tex__m_xbar2l1tex_read_bytes.sum.peak_sustained": "sm_ingest_peak_bytes_per_cycle",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     Raises:
         NoCounters: no `ncu`, or it refuses.
     """
-    counted = counters.count_again(__name__, parameters, {name: METRICS[name] for name in COUNTED})
+    counted = counters.count_again(__name__, parameters, COUNTED)
     rows, kernels = [], []
     for (stream, tiles), values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
         stream.check_sums(tiles)
