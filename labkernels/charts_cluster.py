@@ -161,3 +161,28 @@ def bound(points: pd.DataFrame, x: alt.X, y: str, label: str) -> alt.LayerChart:
         .encode(x=x, y=f"{y}:Q", text="bound:N")
     )
     return line + text
+
+
+def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelMixin:
+    """Bytes per clock and SM by clusters at once, a panel for multicast and one for unicast.
+
+    Args:
+        table: of `findings_cluster.by_clusters`.
+        own: the reader's rows in the same form.
+    """
+    x = alt.X("clusters:Q", title="Clusters at once", scale=alt.Scale(type="log", base=2, nice=False))
+    scale, title = alt.Scale(domain=[0, 130]), "Bytes per clock into each SM"
+    y = alt.Y("median:Q", title=title, scale=scale)
+    color = alt.Color("fan_out:O", title="Fan-out", scale=alt.Scale(scheme="viridis"))
+    tooltip = ["share", "fan_out", "clusters", "ctas", alt.Tooltip("median:Q", format=".1f"), "gpu", "run_id"]
+
+    def panel(share: str, heading: str) -> alt.LayerChart:
+        rows = table[table["share"].eq(share)]
+        base = alt.Chart(rows).encode(x=x, y=y, color=color)
+        points = base.mark_point(filled=True, size=50).encode(tooltip=tooltip)
+        mine = None if own is None else own[own["share"].eq(share)]
+        bars = base.mark_rule().encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+        layers = base.mark_line() + bars + over(points, mine) + ceiling(128, "port of an SM")
+        return layers.properties(width=280, height=260, title=heading)
+
+    return panel("slices", "Multicast") | panel("everyone", "Every CTA for itself")

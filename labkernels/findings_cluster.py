@@ -521,3 +521,12 @@ def verdicts(rules: Iterable[tuple[str, Judge]], frames: Frames) -> pd.DataFrame
         else:
             found.append(Verdict(rule, "holds" if holds else "does not hold", effect))
     return pd.DataFrame(found)
+
+
+def by_clusters(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `crowding`: bytes per clock and SM by clusters at once, `median`, `low` and `high` over rounds."""
+    keys = ["gpu", "run_id", "share", "mechanism", "fan_out", "ctas"]
+    groups = frame.groupby(keys)["bytes_per_clock_per_sm"]
+    found = {"low": groups.quantile(0.05), "median": groups.median(), "high": groups.quantile(0.95)}
+    table = pd.DataFrame(found).reset_index()
+    return table.assign(clusters=table["ctas"] // table["fan_out"])

@@ -14,6 +14,7 @@ from labkernels.store import Store, new_run_id
 TABLES = {
     "multicast": "cluster_ring",
     "handshake": "cluster_ring",
+    "crowding": "cluster_ring",
     "broadcast": "cluster_ring",
     "cluster_counters": "cluster_counters",
     "residency": "cluster_residency",
@@ -154,10 +155,20 @@ def test_no_rows_make_empty_tables_with_the_same_columns(frames):
         (found.rates, [ring]),
         (found.exchange_rates, [dsm]),
         (found.read_ratios, [counters]),
+        (found.by_clusters, [frames["crowding"]]),
         (found.traffic, [ring, counters]),
     ):
         full, empty = make(*given), make(*(frame.head(0) for frame in given))
         assert empty.empty and set(empty.columns) == set(full.columns)
+
+
+def test_what_an_sm_gets_depends_on_how_many_clusters_stream(frames):
+    table = found.by_clusters(frames["crowding"])
+    assert not table.duplicated(["share", "fan_out", "clusters"]).any()
+    multicast = found.where(table, share="slices")
+    small = multicast[multicast["fan_out"].le(8)]
+    few, many = (small[mask]["median"] for mask in (small["clusters"].le(8), small["clusters"].ge(24)))
+    assert few.min() > many.max()
 
 
 #: What a quick run has of each experiment's full one.
@@ -166,8 +177,9 @@ QUICK = {
     "and lag_cycles.isin([0, 200, 1000, 5000]) and delay_cycles.isin([0, 1000]) "
     "and (fan_out == 4 or (lag_cycles == 0 and delay_cycles == 0 and consumers == 1))",
     "handshake": "fan_out == 4",
+    "crowding": "fan_out.isin([4, 8])",
     "cluster_counters": "fan_out.isin([1, 4]) and tile_bytes == 32768 and stages == 6 and lag_cycles.isin([0, 1000])",
-    "cluster_latency": "cluster.isin([2, 4, 16]) and asker == 0 and transfer_bytes.isin([4, 8, 16, 256, 2048, 16384])",
+    "cluster_latency": "asker == 0 and transfer_bytes.isin([4, 8, 16, 256, 2048, 16384])",
     "residency": "shared_bytes.isin([50176, 107520, 214016])",
     "broadcast": "fan_out.isin([2, 4, 8]) and tile_bytes.isin([8192, 32768]) and hold_cycles.isin([0, 512, 2048])",
     "dsm": "command_bytes.isin([16, 256, 1024, 4096, 8192, 16384])",
