@@ -8,10 +8,20 @@ from dataclasses import dataclass, fields
 from math import prod
 
 from labkernels.legality import IllegalOperand, violations
-from labkernels.model import MODEL, TERMS, Constants, Load, Prediction, best_gain, constants, predict, way_of
+from labkernels.model import (
+    IN_CLUSTERS,
+    MODEL,
+    TERMS,
+    Constants,
+    Load,
+    Prediction,
+    best_gain,
+    constants,
+    predict,
+)
 from labkernels.operand import Operand, Ring, round_up
 
-#: The fewer instructions and threads, the earlier: decides between predictions that do not differ.
+#: The fewer threads, the earlier: decides between predictions that differ neither in time nor in instructions.
 PREFERENCE = ("tma_tile", "tma_bulk", "tma_multicast", "cp_async", "ldg")
 NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
 SOURCES = ("hbm", "l2")
@@ -251,7 +261,12 @@ def choose(ranked: list[Prediction]) -> tuple[str, tuple[str, ...]]:
     """The mechanism to take and those that do not differ from the fastest, from predictions, fastest first."""
     bound = ranked[0].cycles_per_tile * NO_DIFFERENCE
     tied = tuple(one.mechanism for one in ranked if one.cycles_per_tile <= bound)
-    return min(tied, key=PREFERENCE.index), tied
+    fewest = min((one for one in ranked if one.mechanism in tied), key=_effort)
+    return fewest.mechanism, tied
+
+
+def _effort(one: Prediction) -> tuple[float, int]:
+    return one.instructions, PREFERENCE.index(one.mechanism)
 
 
 def exclusions(
@@ -271,7 +286,7 @@ def exclusions(
             reasons.append("look-ups of indices were not measured")
         if name == "tma_multicast" and index_rows:
             reasons.append("multicast of indexed tiles was not measured")
-        if load.fan_out > 1 and (way_of(name, load.fan_out), f"merging_{load.source}") not in of:
+        if load.fan_out > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
         if reasons:
             found[name] = tuple(reasons)

@@ -132,16 +132,21 @@ def latency(
 
 
 def issue_slope_cycles(
-    frame: pd.DataFrame, mechanism: str, transfer_bytes: int, longest: int = 8, per_copy: str = "copy"
+    frame: pd.DataFrame,
+    mechanism: str,
+    transfer_bytes: int,
+    longest: int = 8,
+    per_copy: str = "copy",
+    shortest: int = 1,
 ) -> float:
-    """Cycles per further transfer of a short train: the slope between a train of one and one of `longest`.
+    """Cycles per further transfer of a train: the slope between one of `shortest` and one of `longest`.
 
     `per_copy` is what each comes with: `copy` (nothing), `expect`, `wait` or `lookup`; see ptx/macros/issue.ptx.
     """
     wanted = {"mechanism": mechanism, "transfer_bytes": transfer_bytes, "variant": per_copy}
     rows = frame[np.logical_and.reduce([frame[name].eq(value) for name, value in wanted.items()])]
     trains = rows.set_index("train_length")["cycles_median"]
-    return float((trains[longest] - trains[1]) / (longest - 1))
+    return float((trains[longest] - trains[shortest]) / (longest - shortest))
 
 
 def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -> pd.DataFrame:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from labkernels import findings, findings_cluster, findings_paged, selection
-from labkernels.model import MODEL, SLICE_BYTES, Load, constants, predict, way_of
+from labkernels import findings, findings_cluster, selection
+from labkernels.model import MODEL, Load, constants, predict, way_of
 from labkernels.store import RUNS, Store
 
-BOX_BYTES = 128  # width of a swizzled box: a longer row takes several
+TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
 HELD_OUT_OF = 3  # every third cell, by its hash
 LOAD = [
     "tile_bytes",
@@ -39,38 +39,41 @@ TABLE = [
 OF_WAY = {
     "latency_hbm_cycles": ("cycles", "time of a turn without the tile's bytes, data in HBM"),
     "latency_l2_cycles": ("cycles", "the same, data in L2"),
-    "port_hbm_bytes_per_cycle": (
+    "port_bytes_per_cycle": (
         "bytes per cycle",
-        "rate at which a tile's bytes follow the first, from HBM",
+        "rate at which a tile's bytes follow the first, from L2 in step",
     ),
-    "port_l2_bytes_per_cycle": ("bytes per cycle", "the same from L2"),
-    "handshake_cycles": (
+    "handshake_cycles": ("cycles", "least time from one tile to the next in one ring"),
+    "warp_cycles": ("cycles", "further handshake for each copying warp on the SM"),
+    "lookup_cycles": (
         "cycles",
-        "least time from one tile to the next in one ring: handshake and one command",
+        "a copy's look-up: an index read a batch ahead, handed to the thread that copies",
     ),
-    "warp_cycles": ("cycles", "further handshake for each copying warp"),
-    "instruction_cycles": ("cycles", "issue of one warp's instruction, 512 bytes"),
-    "lookup_cycles": ("cycles", "one thread looks up an index and makes an address of it, beside the copy"),
-    "merging_hbm": ("exponent", "HBM is read fan-out^-this times for each byte delivered"),
-    "merging_l2": ("exponent", "the same of L2"),
+    "merged_requests": ("count", "requests of CTAs in step that L2 answers with one read"),
 }
-LATENCY = ("latency_hbm_cycles", "latency_l2_cycles", "port_hbm_bytes_per_cycle", "port_l2_bytes_per_cycle")
+LATENCY = ("latency_hbm_cycles", "latency_l2_cycles")
 WAYS = {
-    "ldg": (*LATENCY, "instruction_cycles"),
-    "cp_async": (*LATENCY, "handshake_cycles", "warp_cycles", "instruction_cycles"),
-    "tma_bulk": (*LATENCY, "handshake_cycles"),
-    "tma_tile": (*LATENCY, "handshake_cycles"),
-    "tma_tile in a cluster": (*LATENCY, "handshake_cycles", "merging_hbm", "merging_l2"),
-    "tma_multicast": (*LATENCY, "handshake_cycles", "merging_hbm", "merging_l2"),
+    "ldg": LATENCY,
+    "cp_async": (*LATENCY, "handshake_cycles", "warp_cycles"),
+    "tma": (*LATENCY, "handshake_cycles"),
+    "tma in a cluster": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_requests"),
+    "tma_multicast": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles"),
 }
 SHARED = {
     ("gpu", "sharpness"): ("exponent", "of the sum over terms: large is their maximum"),
+    ("gpu", "hbm_queue_sharpness"): (
+        "exponent",
+        "of turn, memory and rows alone, data in HBM: requests queue",
+    ),
+    ("gpu", "l2_queue_sharpness"): ("exponent", "of turn and memory alone, data in L2"),
     ("gpu", "hbm_bytes_per_cycle"): ("bytes per cycle", "what HBM delivers to all SMs"),
     ("gpu", "l2_bytes_per_cycle"): ("bytes per cycle", "what L2 delivers to all SMs"),
+    ("gpu", "port_bytes_per_cycle"): ("bytes per cycle", "rate at which a tile's bytes follow the first"),
     ("gpu", "ingest_bytes_per_cycle"): ("bytes per cycle", "most that one SM takes in"),
     ("gpu", "sm_clock_mhz"): ("MHz", "SM clock of the runs"),
-    ("tma", "row_cycles"): ("cycles", "TMA, one row of a box"),
-    ("tma", "copy_cycles"): ("cycles", "TMA, one more copy of a train by one thread"),
+    ("tma", "row_cycles"): ("cycles", "one row of a box"),
+    ("tma", "copy_cycles"): ("cycles", "one more copy of a train by one thread"),
+    ("threads", "piece_cycles"): ("cycles", "one more 16-byte cp.async of a thread, in a train"),
     ("threads", "short_row_share_at_16"): (
         "ratio",
         "HBM rate of rows of 16 bytes far apart, over the full rate",
@@ -79,10 +82,10 @@ SHARED = {
     ("gpu", "l2_bytes"): ("bytes", "size of L2"),
 }
 START = {
-    "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_hbm_bytes_per_cycle": 40.0,
-    "port_l2_bytes_per_cycle": 80.0, "handshake_cycles": 250.0, "ingest_bytes_per_cycle": 110.0, "warp_cycles": 5.0,
-    "instruction_cycles": 5.0, "merging_hbm": 1.0, "merging_l2": 0.8, "sharpness": 5.0, "hbm_bytes_per_cycle": 2300.0,
-    "l2_bytes_per_cycle": 4400.0, "row_cycles": 1.7, "short_row_share_at_16": 0.46, "short_row_exponent": 0.2,
+    "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_bytes_per_cycle": 64.0, "handshake_cycles": 250.0,
+    "ingest_bytes_per_cycle": 80.0, "warp_cycles": 5.0, "merged_requests": 1.8, "sharpness": 5.0,
+    "hbm_queue_sharpness": 2.5, "l2_queue_sharpness": 5.0, "hbm_bytes_per_cycle": 2300.0, "l2_bytes_per_cycle": 4400.0,
+    "row_cycles": 1.7, "short_row_share_at_16": 0.46, "short_row_exponent": 0.2,
 }  # fmt: skip
 
 
@@ -122,23 +125,27 @@ def _rows(store: Store, gpu: str) -> pd.DataFrame:
 def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
     """Rings of clusters as the advisor would run them, of the experiments `multicast` or `broadcast`.
 
-    Multicast by slices where a slice has 1 KiB, else by one CTA; unicast by the CTAs of a cluster.
+    Multicast by slices or by one CTA, whichever was faster; unicast by the CTAs of a cluster. Rates are from the
+    blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
     """
     frame = selection.latest_rows(store, "cluster_ring", experiment, gpu)
     if frame.empty:
         return pd.DataFrame(columns=TABLE)
     for name, value in findings_cluster.PLAIN.items():
         frame = frame[frame[name].eq(value)]
-    sliced = frame["tile_bytes"] // frame["fan_out"] >= SLICE_BYTES
-    share = sliced.map({True: "slices", False: "leader"})
-    wanted = (frame["mechanism"].eq("tma_multicast") & frame["share"].eq(share)) | (
+    wanted = (frame["mechanism"].eq("tma_multicast") & frame["share"].isin(["slices", "leader"])) | (
         frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
     )
     frame = frame[wanted & frame["fan_out"].gt(1) & frame["source"].isin(["hbm", "l2"])]
-    by = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
-    table = _summary(frame, experiment, by).rename(columns={"stages": "tiles_in_flight"})
+    frame = frame.assign(
+        gbps=frame[findings_cluster.RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3
+    )
+    ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
+    table = _summary(frame, experiment, [*ring, "share"])
+    table = table.loc[table.groupby(ring)["measured_gbps"].idxmax()]
+    table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
     rows = table["tile_bytes"].clip(upper=2048)
-    return table.assign(variant="", row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
+    return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
 
 
 def configurations(store: Store, gpu: str) -> pd.DataFrame:
@@ -169,6 +176,7 @@ def predicted(table: pd.DataFrame, of: dict[tuple[str, str], float]) -> pd.DataF
     return table.assign(
         predicted_gbps=[one.gbps for one in found],
         binding=[one.binding for one in found],
+        instructions=[one.instructions for one in found],
         ratio=[one.gbps for one in found] / table["measured_gbps"],
     )
 
@@ -191,28 +199,23 @@ def _measured(store: Store, gpu: str) -> dict[tuple[str, str], float]:
     rings = rings[rings["mechanism"].eq("tma_multicast") & rings["fan_out"].gt(1)]
     for fan_out, ctas in rings.groupby("fan_out")["ctas"].max().items():
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
-    issue = selection.latest_rows(store, "issue_cost", "issue", gpu)
-    known["tma", "copy_cycles"] = findings.issue_slope_cycles(issue, "tma_tile", 1024)
-    return known | _lookups(store, gpu, known["tma", "copy_cycles"], known["gpu", "sm_clock_mhz"])
+    return known | _from_trains(selection.latest_rows(store, "issue_cost", "issue", gpu))
 
 
-def single_rows(frame: pd.DataFrame) -> pd.Series:
-    """Which rows of `paged` give the look-up constants: decode, one warp that copies rows one by one, main sweep."""
-    plain = np.logical_and.reduce([frame[key].eq(value) for key, value in findings_paged.PLAIN.items()])
-    return frame["phase"].eq("decode") & frame["issuers"].eq(1) & frame["piece_rows"].eq(1) & plain
+def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """What one more copy, piece or look-up takes, between trains so long that what comes first is in both."""
 
+    def step(mechanism: str, transfer_bytes: int, per_copy: str = "copy") -> float:
+        short, long = TRAINS
+        return findings.issue_slope_cycles(issue, mechanism, transfer_bytes, long, per_copy, short)
 
-def _lookups(store: Store, gpu: str, copy_cycles: float, clock_mhz: float) -> dict[tuple[str, str], float]:
-    """Cycles of one look-up: a row's cycles in one thread's loop less those of its copies; {} without rows of paged."""
-    frame = selection.latest_rows(store, "paged", "paged", gpu)
-    if frame.empty:
-        return {}
-    frame = frame[single_rows(frame)]
-    rows = frame["bytes_moved"] / frame["blocks"] / frame["row_bytes"]
-    boxes = np.where(frame["variant"].eq("run"), 1, -(-frame["row_bytes"] // BOX_BYTES))
-    cycles = frame["duration_us"] * clock_mhz / rows - copy_cycles * boxes
-    found = cycles.groupby(frame["mechanism"]).median()
-    return {(name, "lookup_cycles"): float(found[name]) for name in ("tma_bulk", "tma_tile") if name in found}
+    found = {
+        ("tma", "copy_cycles"): step("tma_tile", 1024),
+        ("threads", "piece_cycles"): step("cp_async", 512),
+    }
+    for name in ("tma_bulk", "tma_tile"):
+        found[name, "lookup_cycles"] = step(name, 1024, "lookup") - step(name, 1024)
+    return found
 
 
 def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFrame]:
@@ -280,8 +283,7 @@ def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
     from labkernels.rules import judge
 
     of, table = fit(store, gpu)
-    read_off = {selection.latest_run(store, name, gpu) for name in ("issue", "paged")} - {None}
-    runs = ";".join(sorted({*table["run_id"], *map(str, read_off)}))
+    runs = ";".join(sorted({*table["run_id"], str(selection.latest_run(store, "issue", gpu))}))
     rows = [
         {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,
          "run_ids": runs}

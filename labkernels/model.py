@@ -3,8 +3,9 @@
     period = (Σ termᵖ)^(1/p)
 
 A term is the cycles that one tile of one CTA would take if nothing else were in the way (`terms`); the sum with a large
-exponent is nearly the largest of them, and a little more where two are close. The same formulas are in
-`book/_static/lab-decide.js`; the tests compare them.
+exponent is nearly the largest of them, and a little more where two are close. `QUEUED` terms are first added with an
+exponent of their own: requests wait for each other before the rate of L2, and long before that of HBM, is reached. The
+same formulas are in `book/_static/lab-decide.js`; the tests compare them.
 """
 
 import csv
@@ -16,9 +17,12 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "model"
 
 THREADS = ("ldg", "cp_async")  # copied by all threads, 16 bytes each
 BULK = ("tma_bulk", "tma_tile", "tma_multicast")  # copied by one thread's command
-WARP_BYTES = 512  # 32 threads × 16 bytes
+IN_CLUSTERS = ("tma_tile", "tma_multicast")  # measured with CTAs that need the same tile
+PIECE_BYTES = 16  # of a thread's instruction
 RING_BYTES = 220 * 1024  # of an SM's 228 KiB, with barriers and what the driver keeps
-SLICE_BYTES = 1024  # a multicast slice below this costs more than it saves: one CTA then brings whole tiles
+
+#: Terms whose requests wait for each other, by where the data lie.
+QUEUED = {"hbm": ("turn", "memory", "rows"), "l2": ("turn", "memory")}
 
 #: What each term stands for, in cycles of one tile of one CTA.
 TERMS = {
@@ -83,6 +87,7 @@ class Prediction:
         gbps: 10⁹ bytes a second delivered to shared memory, all SMs together.
         low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
         high: 95th percentile.
+        instructions: copies and look-ups of a tile that the busiest thread gives.
     """
 
     mechanism: str
@@ -91,6 +96,7 @@ class Prediction:
     gbps: float
     low: float
     high: float
+    instructions: float = 1.0
 
     @property
     def binding(self) -> str:
@@ -99,8 +105,10 @@ class Prediction:
 
 
 def way_of(mechanism: str, fan_out: int) -> str:
-    """Which constants a mechanism has: a cluster in step has its own for `tma_tile`, as the SMs' requests merge."""
-    return "tma_tile in a cluster" if mechanism == "tma_tile" and fan_out > 1 else mechanism
+    """Which constants a mechanism has: TMA is one way, a cluster in step another, as its requests merge."""
+    if mechanism in ("tma_bulk", "tma_tile"):
+        return "tma" if fan_out == 1 else "tma in a cluster"
+    return mechanism
 
 
 def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
@@ -118,28 +126,32 @@ def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
     tile = load.tile_bytes
     flight = 1 if mechanism == "ldg" else load.tiles_in_flight  # one set of registers is waited for at a time
     sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
-    turn = of[way, f"latency_{load.source}_cycles"] + tile / of[way, f"port_{load.source}_bytes_per_cycle"]
-    if mechanism == "ldg":
-        issue = of[way, "instruction_cycles"] * tile / WARP_BYTES
-    elif mechanism == "cp_async":
-        issue = of[way, "handshake_cycles"] + of[way, "warp_cycles"] * load.threads / 32
-        issue += of[way, "instruction_cycles"] * tile / WARP_BYTES
+    in_step = load.fan_out > 1 and load.source == "l2"
+    port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
+    turn = of[way, f"latency_{load.source}_cycles"] + tile / port
+    issue = of[way, "handshake_cycles"] if mechanism != "ldg" else 0.0
+    if mechanism in THREADS:
+        pieces = of["threads", "piece_cycles"] * tile / PIECE_BYTES / load.threads
+        turn += pieces
+        if mechanism == "cp_async":  # warps of all CTAs arrive through one SM's shared memory
+            issue += pieces + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
     else:
         pieces = of["tma", "copy_cycles"] * (load.copies - 1)
         if load.lookups:
             pieces += of[mechanism, "lookup_cycles"] * load.lookups
-        issue = of[way, "handshake_cycles"] + pieces / load.issuers
+        issue += pieces / load.issuers
     found = {"turn": turn / flight, "issue": issue}
 
-    rows = tile / load.row_bytes
-    # A multicast is one read for all; requests of SMs in step merge for the most part.
-    reads = load.fan_out ** -of[way, f"merging_{load.source}"] if load.fan_out > 1 else 1.0
+    # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
+    once_for = float(load.fan_out)
+    if mechanism == "tma_tile" and in_step:
+        once_for = min(once_for, of[way, "merged_requests"])
     efficiency = _row_efficiency(mechanism, load, of)
     rate = of["gpu", f"{load.source}_bytes_per_cycle"]
-    found["memory"] = tile * load.ctas_per_sm * sms * reads / rate / efficiency
+    found["memory"] = tile * load.ctas_per_sm * sms / once_for / rate / efficiency
     found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
     if mechanism in ("tma_tile", "tma_multicast"):
-        found["rows"] = rows * load.ctas_per_sm * of["tma", "row_cycles"]
+        found["rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
     if load.compute_cycles:
         found["compute"] = load.compute_cycles
     return found
@@ -157,13 +169,28 @@ def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
 def predict(mechanism: str, load: Load, of: Constants) -> Prediction:
     """Period, rate and interval of one mechanism; arguments and errors as `terms`."""
     found = terms(mechanism, load, of)
-    sharpness = of["gpu", "sharpness"]
-    largest = max(found.values())
-    period = largest * sum((term / largest) ** sharpness for term in found.values()) ** (1 / sharpness)
+    queued = [term for name, term in found.items() if name in QUEUED[load.source]]
+    others = [term for name, term in found.items() if name not in QUEUED[load.source]]
+    period = _sum(
+        [_sum(queued, of["gpu", f"{load.source}_queue_sharpness"]), *others], of["gpu", "sharpness"]
+    )
     sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
     gbps = load.tile_bytes * load.ctas_per_sm * sms / period * of["gpu", "sm_clock_mhz"] / 1e3
     way = way_of(mechanism, load.fan_out)
-    return Prediction(mechanism, found, period, gbps, of[way, "ratio_p05"], of[way, "ratio_p95"])
+    ratios = of[way, "ratio_p05"], of[way, "ratio_p95"]
+    return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load))
+
+
+def instructions(mechanism: str, load: Load) -> float:
+    """Copies and look-ups of a tile that the busiest thread gives."""
+    if mechanism in THREADS:
+        return max(1.0, load.tile_bytes / PIECE_BYTES / load.threads)
+    return (load.copies + load.lookups) / load.issuers
+
+
+def _sum(parts: list[float], exponent: float) -> float:
+    largest = max(parts)
+    return largest * sum((part / largest) ** exponent for part in parts) ** (1 / exponent)
 
 
 @cache

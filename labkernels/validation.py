@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from labkernels import catalog, findings_paged, selection
-from labkernels.advisor import PREFERENCE, Question, choose
-from labkernels.fit import BOX_BYTES, CELL, configurations, predicted, ring_configurations, single_rows
-from labkernels.model import Load, constants, predict
+from labkernels import catalog, findings_cluster, findings_paged, selection
+from labkernels.advisor import NO_DIFFERENCE, PREFERENCE, Question, choose
+from labkernels.experiments.gather import column_span
+from labkernels.fit import CELL, LOAD, configurations, predicted, ring_configurations
+from labkernels.model import MODEL, Load, constants, predict
 from labkernels.store import Store
 
 SETS = {
@@ -58,6 +59,24 @@ def held_out(store: Store, gpu: str) -> pd.DataFrame:
     return _cells(predicted(table[table["held_out"]], constants(gpu)), "held out")
 
 
+def forecast(store: Store, gpu: str) -> pd.DataFrame:
+    """Held-out configurations beside what an earlier model said of them before these rows were measured.
+
+    Its predictions are stored (`data/model/forecast.csv`); columns as `held_out` without `binding`, and `commit`.
+
+    Raises:
+        LookupError: there are none of this GPU.
+    """
+    told = pd.read_csv(MODEL / "forecast.csv")
+    told = told[told["gpu"].eq(gpu)].drop(columns="gpu")
+    if told.empty:
+        raise LookupError(f"no forecast of {gpu}")
+    table = configurations(store, gpu).merge(told, on=["mechanism", *LOAD])
+    # Its ties went by `PREFERENCE` alone.
+    table = table.assign(ratio=table["predicted_gbps"] / table["measured_gbps"], instructions=1.0)
+    return _cells(table, "held out")
+
+
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:
     """Rings of the experiment `broadcast`, of which no row was fitted; columns as `held_out`."""
     table = ring_configurations(store, gpu, "broadcast")
@@ -79,8 +98,8 @@ def _cells(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     """Gathered pages with predictions; columns as `held_out`.
 
-    A tile of 128-byte boxes takes a copy for each piece and 128 bytes of row; beside tensor cores (`prefill`) keys lie
-    in L2 and the kernel without copies says what one tile's work takes.
+    A row takes as many boxes as its swizzle has spans in it, and a tile so many copies for each piece; beside tensor
+    cores (`prefill`) keys lie in L2 and the kernel without copies says what one tile's work takes.
 
     Args:
         store: the rows.
@@ -93,7 +112,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     frame = selection.latest_rows(store, "paged", "paged", gpu)
     if frame.empty:
         raise LookupError(f"no rows of paged on {gpu}")
-    frame = frame[frame["phase"].eq(phase) & ~single_rows(frame)]
+    frame = frame[frame["phase"].eq(phase)]
     shape = ["tile_rows", "stages", "ctas_per_sm", "blocks", "bytes_moved"]
     by = [*findings_paged.CASE, *shape]
     groups = frame.groupby(by, dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
@@ -108,15 +127,15 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     table = table[table["page_rows"].gt(0) & table["variant"].isin(["rows", "box", "run"])]
     found = []
     for row in table.itertuples(index=False):
-        width = -(-row.row_bytes // BOX_BYTES) if row.variant == "box" else 1
+        run_bytes = column_span(row.row_bytes).span_bytes if row.mechanism == "tma_tile" else row.row_bytes
         load = Load(
             tile_bytes=row.tile_rows * row.row_bytes,
-            row_bytes=min(row.row_bytes, BOX_BYTES) if row.variant == "box" else row.row_bytes,
+            row_bytes=run_bytes,
             is_dense=row.kv_heads == 1 or row.layout == "hnd",
             tiles_in_flight=row.stages,
             ctas_per_sm=row.ctas_per_sm,
             source="l2" if phase == "prefill" else "hbm",
-            copies=max(1, row.tile_rows // row.piece_rows) * width,
+            copies=max(1, row.tile_rows // row.piece_rows) * (row.row_bytes // run_bytes),
             lookups=max(1, row.tile_rows // row.piece_rows),
             issuers=row.issuers,
             compute_cycles=compute,
@@ -132,8 +151,14 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
         cell=cells,
         predicted_gbps=[one.gbps for one in found],
         binding=[one.binding for one in found],
+        instructions=[one.instructions for one in found],
         ratio=[one.gbps for one in found] / table["measured_gbps"],
     )
+
+
+def single_runs(table: pd.DataFrame) -> pd.Series:
+    """Which rows of `paged` are bulk copies of one row each: an address for every row."""
+    return table["mechanism"].eq("tma_bulk") & table["piece_rows"].eq(1)
 
 
 def choices(table: pd.DataFrame) -> pd.DataFrame:
@@ -143,22 +168,24 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
         table: rows of `held_out`, `broadcast` or `paged`; of a mechanism, its best variant counts.
 
     Returns:
-        Columns `set`, `cell`, `choice`, `best`, `regret` (time of the choice over time of the best) and `agrees`: the
-        choice is the best, or their 5 % to 95 % intervals of rounds overlap.
+        Columns `set`, `cell`, `choice`, `best`, `regret` (time of the choice over time of the best), `agrees` (the
+        choice is the best, or their 5 % to 95 % intervals of rounds overlap) and `tied` (predictions of the two do not
+        differ).
     """
     found = []
     for (name, cell), rows in table.groupby(["set", "cell"], sort=False):
         if rows["mechanism"].nunique() < 2:
             continue
         best_rows = rows.loc[rows.groupby("mechanism")["measured_gbps"].idxmax()].set_index("mechanism")
-        rates = rows.groupby("mechanism")["predicted_gbps"].max().sort_values(ascending=False)
-        near = [name for name, rate in rates.items() if rate * 1.02 >= rates.iloc[0]]
-        choice = min(near, key=PREFERENCE.index)
+        told = rows.loc[rows.groupby("mechanism")["predicted_gbps"].idxmax()].set_index("mechanism")
+        near = told.index[told["predicted_gbps"] * NO_DIFFERENCE >= told["predicted_gbps"].max()]
+        choice = min(near, key=lambda one: (told.loc[one, "instructions"], PREFERENCE.index(one)))
         best = best_rows["measured_gbps"].idxmax()
         regret = best_rows.loc[best, "measured_gbps"] / best_rows.loc[choice, "measured_gbps"]
         agrees = bool(best_rows.loc[choice, "measured_high"] >= best_rows.loc[best, "measured_low"])
         found.append(
             {"set": name, "cell": cell, "choice": choice, "best": best, "regret": regret, "agrees": agrees}
+            | {"tied": best in set(near)}
         )
     return pd.DataFrame(found)
 
@@ -176,18 +203,7 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     of, found = constants(gpu), []
     for cell in cells.itertuples(index=False):
         shape = frame[frame["page_rows"].eq(cell.page_rows) & frame["phase"].eq(cell.phase)].iloc[0]
-        row_bytes = int(shape["head_dim"]) * 2
-        rows = int(shape["tile_n"])
-        boxes = row_bytes // BOX_BYTES
-        load = Load(
-            tile_bytes=rows * row_bytes,
-            row_bytes=BOX_BYTES,
-            is_dense=False,
-            tiles_in_flight=2,
-            source="hbm" if cell.phase == "decode" else "l2",
-            copies=boxes * max(1, rows // cell.page_rows),
-            lookups=max(1, rows // cell.page_rows),
-        )
+        load = _keys(shape, cell.page_rows)
         ranked = sorted(
             (predict(name, load, of) for name in ("tma_tile", "cp_async")),
             key=lambda one: one.cycles_per_tile,
@@ -208,11 +224,85 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def _keys(shape: object, page_rows: int) -> Load:
+    """A tile of keys of FlashAttention-3 (of an object with fields of `fa3`): two in flight, boxes one span wide."""
+    row_bytes = int(shape.head_dim) * (1 if shape.dtype == "fp8" else 2)
+    rows, span = int(shape.tile_n), column_span(row_bytes).span_bytes
+    pieces = max(1, rows // page_rows) if page_rows else 1
+    return Load(
+        tile_bytes=rows * row_bytes,
+        row_bytes=span,
+        is_dense=False,
+        tiles_in_flight=2,
+        source="hbm" if shape.phase == "decode" else "l2",
+        copies=row_bytes // span * pieces,
+        lookups=pieces if page_rows else 0,
+    )
+
+
+def page_table(store: Store, gpu: str) -> pd.DataFrame:
+    """FlashAttention-3 with a page table of whole tiles over that without, TMA on both sides, and the model's ratio.
+
+    Returns:
+        Rows of `findings_paged.page_table_cost` with `predicted`.
+
+    Raises:
+        LookupError: no rows of fa3_fwd.
+    """
+    frame = selection.latest_rows(store, "fa3", "fa3_fwd", gpu)
+    if frame.empty:
+        raise LookupError(f"no rows of fa3_fwd on {gpu}")
+    cells, of = findings_paged.page_table_cost(frame), constants(gpu)
+
+    def cycles(cell: object, page_rows: int) -> float:
+        return predict("tma_tile", _keys(cell, page_rows), of).cycles_per_tile
+
+    return cells.assign(
+        predicted=[cycles(cell, cell.page_rows) / cycles(cell, 0) for cell in cells.itertuples()]
+    )
+
+
+def dsm_bound(store: Store, gpu: str) -> pd.DataFrame:
+    """What pushes can pass on in a cluster, from bare exchanges, beside rings that push and rings that multicast.
+
+    In a ring every CTA pushes its slice to all others: it takes in (fan-out - 1) / fan-out of each tile from them. The
+    bound is that of the exchange `ring` with all clusters at work; measured are 32 KiB tiles in four stages.
+
+    Returns:
+        By `fan_out`, bytes per cycle and SM: `bound`, `computed` (tiles made by the CTAs), `l2` (tiles from L2),
+        `multicast` (from L2).
+
+    Raises:
+        LookupError: no rows of dsm or broadcast.
+    """
+    exchanges = selection.latest_rows(store, "dsm_bandwidth", "dsm", gpu)
+    rings = selection.latest_rows(store, "cluster_ring", "broadcast", gpu)
+    if exchanges.empty or rings.empty:
+        raise LookupError(f"no rows of dsm and broadcast on {gpu}")
+    bare = findings_cluster.where(exchanges, mechanism="dsm_bulk", pattern="ring", command_bytes=16 << 10)
+    bare = bare[bare["clusters"].eq(bare.groupby("cluster")["clusters"].transform("max"))]
+    rate = bare.groupby("cluster")["received_bytes_per_clock"].median()
+    plain = {"tile_bytes": 32 << 10, "stages": 4, "share": "slices", **findings_cluster.PLAIN}
+    rings = findings_cluster.where(rings, **plain)
+    medians = rings.groupby(["mechanism", "source", "fan_out"])[findings_cluster.RATE].median()
+    found = pd.DataFrame(
+        {
+            "bound": rate * rate.index / (rate.index - 1),
+            "computed": medians["dsm_bulk", "computed"],
+            "l2": medians["dsm_bulk", "l2"],
+            "multicast": medians["tma_multicast", "l2"],
+        }
+    )
+    return found.rename_axis("fan_out").dropna().reset_index()
+
+
 def production(gpu: str) -> pd.DataFrame:
     """The catalog's loads with known features: the expert's mechanism and the advisor's.
 
-    What the catalog does not say is taken as in a common ring: 16 KiB tiles, four stages, from HBM. An operand that
-    one index for every row addresses has `index_rows` 1; a cluster is what the catalog gives as fan-out.
+    What the catalog does not say is taken as in a common ring: 16 KiB tiles, four stages. Operands that several CTAs
+    use come from L2, where the first of them brought them, others from HBM. An operand that one index for every row
+    addresses has `index_rows` 1, rows that are copied whole follow each other; a cluster is what the catalog gives as
+    fan-out. Loads that are TMA tiles or multicasts by the cluster's shape are left out.
 
     Returns:
         Columns `system`, `operand`, `kernel`, `expert`, `advisor`, `no_difference`, `exact` (the same mechanism),
@@ -220,20 +310,24 @@ def production(gpu: str) -> pd.DataFrame:
     """
     loads = catalog.read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
     loads = loads[loads["alignment_bytes"].notna() & loads["mechanism"].notna()]
+    # Where the cluster's shape decides and TMA is named, it may be one CTA or several: not known.
+    loads = loads[loads["fan_out"].notna() | loads["mechanism"].ne("tma_tile")]
     found = []
     for row in loads.itertuples(index=False):
         width = int(row.row_bytes_min) if pd.notna(row.row_bytes_min) else 128
-        fan_out = (
-            int(row.fan_out) if pd.notna(row.fan_out) else 2
-        )  # empty: a cluster, its shape is a parameter
+        fan_out = int(row.fan_out) if pd.notna(row.fan_out) else 2  # empty: a cluster of two or more
+        whole = pd.notna(row.row_bytes_min) and pd.notna(row.transfer_bytes_min)
+        is_run = whole and row.transfer_bytes_min == row.row_bytes_min
         indexed = {"row": 1, "tile": 16384 // width}.get(row.index_granularity, 0)
         question = Question(
             row_bytes=width,
             rows=16384 // width,
-            pitch_bytes=8 * width,
+            pitch_bytes=width if is_run else 8 * width,
             alignment_bytes=int(row.alignment_bytes),
             index_rows=indexed,
             cluster=fan_out if fan_out in (1, 2, 4, 8, 16) else 1,
+            tensor_mib=32,
+            source="l2" if row.reuse == "across_ctas" else "hbm",
             consumer="registers" if row.consumer == "registers" else "shared",
         )
         found.append(_beside(row, question, gpu))
@@ -288,10 +382,14 @@ def explain(row: object) -> str:
     """Why a choice differs from the measured best, from its cell (a named tuple with the columns of `choices`)."""
     if row.agrees:
         return "within the rounds' spread"
-    if row.set == "paged decode" and row.best == "tma_bulk":
-        return "rows of 576 B do not fill boxes of 128 B, and a page is one run: rule paged_odd_rows"
-    if row.set == "paged decode" and "rows of 192 B" in row.cell:
-        return "rows of 192 B take a box and a half: the model does not charge for the empty half"
-    if row.set == "held out" and " × 1 × " in row.cell:
-        return "one tile in flight: cp.async's turn is shorter than predicted for tiles of 16 KiB and more"
+    if row.cell == "l2, 8192 B × 4 × 2":
+        return "cp.async by 256 threads gets more from L2 here than the rate that all others share; not explained"
+    if row.set == "broadcast" and row.choice == "tma_multicast":
+        return "8 CTAs and more: multicast takes longer from tile to tile than with fewer, in the model it does not"
+    if row.choice == "tma_bulk":
+        return "predicted within 2 %; each bulk copy takes longer in the gather than in the trains of the fit"
+    if row.tied:
+        return f"predicted within 2 %, {100 * (row.regret - 1):.1f} % apart"
+    if "rows of 96 B" in row.cell:
+        return "what short rows lose was fitted with nobody reading the bytes between; here other heads' blocks do"
     return ""

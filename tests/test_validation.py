@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 
 from labkernels import projection, validation
-from labkernels.advisor import PREFERENCE, gpus
+from labkernels.advisor import PREFERENCE, gpus, run_ids
 from labkernels.fit import streams
-from labkernels.selection import latest_rows
+from labkernels.selection import latest_rows, latest_run
 from labkernels.store import Store
 
 GPU = gpus()[0]
@@ -25,33 +25,46 @@ def test_times_and_choices_on_held_out_configurations_meet_their_targets(held_ou
 
 
 @pytest.mark.parametrize(
-    ("table", "regret_p95"),
+    ("table", "agreement"),
     [
-        (lambda: validation.choices(validation.broadcast(Store(), GPU)), 1.05),
-        (lambda: validation.choices(validation.paged(Store(), GPU, "prefill")), 1.05),
-        (lambda: validation.flash_attention(Store(), GPU), 1.05),
+        (lambda: validation.choices(validation.broadcast(Store(), GPU)), 0.9),
+        (lambda: validation.choices(validation.paged(Store(), GPU)), 0.9),
+        (lambda: validation.choices(validation.paged(Store(), GPU, "prefill")), 0.95),
+        (lambda: validation.flash_attention(Store(), GPU), 0.95),
     ],
 )
-def test_choices_on_experiments_without_a_fitted_row(table, regret_p95):
+def test_choices_on_experiments_without_a_fitted_row(table, agreement):
     cells = table()
     found = validation.score(cells)
-    assert found.agreement >= 0.95 and found.regret_p95 <= regret_p95
+    assert found.agreement >= agreement and found.regret_p95 <= 1.05 and found.regret_worst <= 1.15
     assert set(cells.choice) <= set(PREFERENCE)
 
 
-def test_the_setting_that_gives_the_look_up_is_no_test_and_the_rest_of_the_pages_is_met():
+def test_times_of_gathers_are_predicted_but_for_bulk_copies_of_single_rows():
     table = validation.paged(Store(), GPU)
-    single = table.issuers.eq(1) & table.piece_rows.eq(1) & table.row_bytes.eq(256)
-    assert not (
-        single
-        & table.kv_heads.eq(8)
-        & table.layout.eq("nhd")
-        & table.page_order.eq("shuffled")
-        & table.splits.eq(1)
-    ).any()
-    found = validation.score(validation.choices(table))
-    assert found.cells > 50 and found.agreement >= 0.9 and found.regret_p95 <= 1.05
-    assert validation.within(table.ratio) >= 0.85
+    single = validation.single_runs(table)
+    assert validation.within(table[~single].ratio) >= 0.85
+    assert (
+        table[single].ratio.median() > 1.15
+    )  # when the trains of the fit make addresses as a gather does, this falls
+
+
+def test_no_row_of_a_test_was_fitted():
+    fitted = set(run_ids(GPU))
+    for experiment in ("paged", "broadcast", "fa3", "fa3_fwd"):
+        assert latest_run(Store(), experiment, GPU) not in fitted
+
+
+def test_an_earlier_model_is_judged_on_rows_that_came_after_it(held_out):
+    told = validation.forecast(Store(), GPU)
+    assert len(told) == len(held_out) and set(told.commit) == {"0afd00e"}
+    assert validation.within(told.ratio) < validation.within(held_out.ratio)
+
+
+def test_a_page_table_of_whole_tiles_costs_what_the_model_says():
+    table = validation.page_table(Store(), GPU)
+    assert table.predicted.between(1, 1.01).all()
+    assert (table.ratio / table.predicted - 1).abs().le(0.03).mean() >= 0.9
 
 
 def test_every_disagreement_has_an_explanation():
@@ -66,6 +79,7 @@ def test_regret_and_agreement_are_computed_from_the_measured_rates():
             "set": "s", "cell": ["a", "a", "b", "b", "c"], "mechanism": ["tma_tile", "cp_async"] * 2 + ["ldg"],
             "measured_gbps": [100.0, 110.0, 100.0, 101.0, 50.0], "measured_low": [99.0, 109.0, 98.0, 99.5, 49.0],
             "measured_high": [101.0, 111.0, 100.0, 102.0, 51.0], "predicted_gbps": [120.0, 100.0, 100.0, 101.0, 1.0],
+            "instructions": [1.0, 8.0] * 2 + [8.0],
         }
     )  # fmt: skip
     cells = validation.choices(table).set_index("cell")
@@ -75,6 +89,13 @@ def test_regret_and_agreement_are_computed_from_the_measured_rates():
     assert (
         cells.loc["b", "choice"] == "tma_tile" and cells.loc["b", "agrees"]
     )  # within 2 %: fewer instructions
+
+
+def test_pushes_in_a_cluster_stay_below_their_bound_and_multicast_above_it():
+    table = validation.dsm_bound(Store(), GPU)
+    assert list(table.fan_out) == [2, 4, 8, 16]
+    assert (table.computed / table.bound).between(0.8, 1).all() and (table.l2 < table.computed).all()
+    assert (table.multicast > 1.5 * table.bound).all()
 
 
 def test_production_agrees_where_features_are_known():

@@ -3,27 +3,35 @@
   const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "cp_async", "ldg"];
   const TENSOR_MAP = ["tma_tile", "tma_multicast"];
   const THREADS = ["cp_async", "ldg"];
-  const WARP_BYTES = 512, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
+  const IN_CLUSTERS = ["tma_tile", "tma_multicast"];
+  const QUEUED = { hbm: ["turn", "memory", "rows"], l2: ["turn", "memory"] };
+  const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
 
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
   const wayOf = (mechanism, fanOut) =>
-    mechanism === "tma_tile" && fanOut > 1 ? "tma_tile in a cluster" : mechanism;
+    ["tma_bulk", "tma_tile"].includes(mechanism) ? (fanOut > 1 ? "tma in a cluster" : "tma") : mechanism;
 
   function terms(mechanism, load, of) {
     const way = of[wayOf(mechanism, load.fan_out)], tile = load.tile_bytes;
     const flight = mechanism === "ldg" ? 1 : load.tiles_in_flight;
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
-    const turn = way[`latency_${load.source}_cycles`] + tile / way[`port_${load.source}_bytes_per_cycle`];
-    let pieces = of.tma.copy_cycles * (load.copies - 1);
-    if (load.lookups) pieces += of[mechanism].lookup_cycles * load.lookups;
-    let issue = way.handshake_cycles + pieces / load.issuers;
-    if (mechanism === "ldg") issue = (way.instruction_cycles * tile) / WARP_BYTES;
-    if (mechanism === "cp_async")
-      issue = way.handshake_cycles + (way.warp_cycles * load.threads) / 32 + (way.instruction_cycles * tile) / WARP_BYTES;
-    const reads = load.fan_out > 1 ? load.fan_out ** -way[`merging_${load.source}`] : 1;
+    const inStep = load.fan_out > 1 && load.source === "l2";
+    let turn = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
+    let issue = mechanism === "ldg" ? 0 : way.handshake_cycles;
+    if (THREADS.includes(mechanism)) {
+      const pieces = (of.threads.piece_cycles * tile) / PIECE_BYTES / load.threads;
+      turn += pieces;
+      if (mechanism === "cp_async") issue += pieces + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
+    } else {
+      let pieces = of.tma.copy_cycles * (load.copies - 1);
+      if (load.lookups) pieces += of[mechanism].lookup_cycles * load.lookups;
+      issue += pieces / load.issuers;
+    }
+    let onceFor = load.fan_out;
+    if (mechanism === "tma_tile" && inStep) onceFor = Math.min(onceFor, way.merged_requests);
     const rowsLose = load.source === "hbm" && !load.is_dense && THREADS.includes(mechanism) && load.row_bytes < 128;
     const efficiency = rowsLose
       ? of.threads.short_row_share_at_16 * (load.row_bytes / 16) ** of.threads.short_row_exponent
@@ -31,7 +39,7 @@
     const found = {
       turn: turn / flight,
       issue,
-      memory: (tile * load.ctas_per_sm * sms * reads) / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency,
+      memory: (tile * load.ctas_per_sm * sms) / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency,
       ingest: (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
     };
     if (TENSOR_MAP.includes(mechanism)) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
@@ -39,15 +47,24 @@
     return found;
   }
 
+  function sum(parts, exponent) {
+    const largest = Math.max(...parts);
+    return largest * parts.reduce((total, part) => total + (part / largest) ** exponent, 0) ** (1 / exponent);
+  }
+
   function predict(mechanism, load, of) {
-    const found = terms(mechanism, load, of), p = of.gpu.sharpness;
-    const largest = Math.max(...Object.values(found));
-    const cycles = largest * Object.values(found).reduce((sum, t) => sum + (t / largest) ** p, 0) ** (1 / p);
+    const found = terms(mechanism, load, of), queued = QUEUED[load.source];
+    const [waiting, others] = [true, false].map((is) =>
+      Object.keys(found).filter((name) => queued.includes(name) === is).map((name) => found[name]));
+    const cycles = sum([sum(waiting, of.gpu[`${load.source}_queue_sharpness`]), ...others], of.gpu.sharpness);
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
     const gbps = ((load.tile_bytes * load.ctas_per_sm * sms) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
     const way = of[wayOf(mechanism, load.fan_out)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
-    return { mechanism, terms: found, cycles, gbps, binding, low: way.ratio_p05, high: way.ratio_p95 };
+    const instructions = THREADS.includes(mechanism)
+      ? Math.max(1, load.tile_bytes / PIECE_BYTES / load.threads)
+      : (load.copies + load.lookups) / load.issuers;
+    return { mechanism, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
 
   function require(q, of) {
@@ -101,12 +118,12 @@
     if (!THREADS.includes(mechanism)) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     bad(q.consumer !== "registers" || mechanism === "ldg", "delivers to shared memory, not to registers");
     bad(mechanism !== "ldg" || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
-    bad(!q.index_rows || !["tma_tile", "tma_bulk"].includes(mechanism) || "lookup_cycles" in of[mechanism], "look-ups of indices were not measured");
+    bad(!q.index_rows || !["tma_tile", "tma_bulk"].includes(mechanism) || "lookup_cycles" in (of[mechanism] ?? {}), "look-ups of indices were not measured");
     if (mechanism === "tma_multicast") {
       bad(q.cluster > 1, "one CTA needs the tile: there is nobody to share it with");
       bad(!q.index_rows, "multicast of indexed tiles was not measured");
     }
-    bad(q.cluster === 1 || `merging_${q.source}` in of[wayOf(mechanism, q.cluster)], "was not measured with CTAs that need the same tile");
+    bad(q.cluster === 1 || IN_CLUSTERS.includes(mechanism), "was not measured with CTAs that need the same tile");
     return found;
   }
 
@@ -149,7 +166,9 @@
     ranked.sort((a, b) => a.cycles - b.cycles);
     for (const one of ranked) one.time_us = (shape.tensor * q.cluster) / one.gbps / 1e3;
     const tied = ranked.filter((one) => one.cycles <= ranked[0].cycles * NO_DIFFERENCE).map((one) => one.mechanism);
-    const choice = PREFERENCE.find((name) => tied.includes(name));
+    const place = (one) => PREFERENCE.indexOf(one.mechanism);
+    const choice = ranked.filter((one) => tied.includes(one.mechanism))
+      .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a).mechanism;
     return { choice, tied, ranked, excluded, ...bestGain(choice, load, of) };
   }
 
