@@ -6,7 +6,7 @@ import pytest
 from labkernels import sass
 from labkernels.assemble import assemble
 from labkernels.device import counters
-from labkernels.experiments import broadcast, cluster_counters, crowding, dsm, handshake, multicast
+from labkernels.experiments import broadcast, cluster_counters, crowding, dsm, handover, handshake, multicast
 from labkernels.experiments.cluster_exchange import (
     EXCHANGES,
     PATTERNS,
@@ -79,7 +79,7 @@ def test_who_brings_a_tile():
     assert ring(spec=unicast, clustered=False).share == "alone"
 
 
-@pytest.mark.parametrize("module", [broadcast, cluster_counters, crowding, handshake, multicast])
+@pytest.mark.parametrize("module", [broadcast, cluster_counters, crowding, handover, handshake, multicast])
 @pytest.mark.parametrize("preset", ["quick", "full"])
 def test_presets_hold_distinct_runnable_rings(module, preset):
     chosen = list(module.configurations(module.PRESETS[preset]))

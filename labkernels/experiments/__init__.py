@@ -19,6 +19,7 @@ MODULES = (
     "multicast",
     "handshake",
     "crowding",
+    "handover",
     "residency",
     "cluster_latency",
     "cluster_counters",
