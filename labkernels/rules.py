@@ -1,6 +1,6 @@
 """Rules of thumb as executable checks over the stored rows of one GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import pandas as pd
@@ -45,9 +45,15 @@ class Verdict:
     run_id: str | None
 
 
-def judge(store: Store, gpu: str, chapter: str | None = None) -> list[Verdict]:
-    """Judge every rule, or those of one chapter, on a GPU's newest rows."""
-    return [_judge(rule, store, gpu) for rule in RULES if chapter in (None, rule.chapter)]
+def judge(
+    store: Store, gpu: str, chapter: str | None = None, ids: Collection[str] | None = None
+) -> list[Verdict]:
+    """Judge every rule, or those of one chapter or with the given ids, on a GPU's newest rows."""
+    return [
+        _judge(rule, store, gpu)
+        for rule in RULES
+        if chapter in (None, rule.chapter) and (ids is None or rule.id in ids)
+    ]
 
 
 def _judge(rule: Rule, store: Store, gpu: str) -> Verdict:

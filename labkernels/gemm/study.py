@@ -94,9 +94,9 @@ class Rounds:
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
         self.resident = resident(frame)
-        ordered = frame.sort_values("round")
+        self._ordered = ordered = frame.sort_values("round")
         by = ["dtype", *SHAPE, "kernel", ordered["swizzle"].fillna(0), ordered["ctas"].fillna(0)]
-        self._of = dict(iter(ordered.groupby(by)))
+        self._at = ordered.groupby(by).indices
 
     def of(
         self, mnk: Mnk, kernel: str, column: str, swizzle: int = 0, ctas: int = 0, dtype: str = "bf16"
@@ -106,9 +106,9 @@ class Rounds:
         Raises:
             NotMeasured: There are none.
         """
-        if (key := (dtype, *mnk, kernel, swizzle, ctas)) not in self._of:
+        if (key := (dtype, *mnk, kernel, swizzle, ctas)) not in self._at:
             raise NotMeasured(f"no rows of {kernel} with swizzle {swizzle} on {ctas} SMs at {label(mnk)}")
-        return self._of[key][column].to_numpy()
+        return self._ordered[column].to_numpy()[self._at[key]]
 
 
 def medians(frame: pd.DataFrame) -> pd.DataFrame:
