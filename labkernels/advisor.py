@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import prod
 
-from labkernels.legality import IllegalOperand, violations
+from labkernels.legality import IllegalOperand, Violation, violations
 from labkernels.model import (
+    DSM,
     IN_CLUSTERS,
     MODEL,
     TERMS,
@@ -22,9 +23,9 @@ from labkernels.model import (
 from labkernels.operand import Operand, Ring, round_up
 
 #: The fewer threads, the earlier: decides between predictions that differ neither in time nor in instructions.
-PREFERENCE = ("tma_tile", "tma_bulk", "tma_multicast", "cp_async", "ldg")
+PREFERENCE = ("tma_tile", "tma_bulk", "tma_multicast", "dsm_bulk", "cp_async", "dsm_load", "ldg")
 NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
-SOURCES = ("hbm", "l2")
+SOURCES = ("hbm", "l2", "computed")
 CONSUMERS = ("shared", "registers")
 
 
@@ -49,6 +50,7 @@ class Candidate:
         cycles_per_tile: period of one CTA's ring.
         binding: the largest term.
         terms: cycles of each term.
+        share: of DSM and of computed tiles, whether each CTA brings or makes its part (`slices`) or one all (`leader`).
     """
 
     mechanism: str
@@ -59,6 +61,7 @@ class Candidate:
     cycles_per_tile: float
     binding: str
     terms: dict[str, float]
+    share: str
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Question:
         threads: threads of a CTA that copy, where threads copy.
         cluster: CTAs that need the same tile at the same time.
         tensor_mib: size of the tensor, MiB.
-        source: where the data lie: `hbm` or `l2`.
+        source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
         index_rows: rows that one index covers (of a page, say); 0 for a regular tile.
         issuers: warps that share the TMA copies of an indexed tile.
         compute_cycles: work on a tile behind which the copies hide.
@@ -194,7 +197,7 @@ def advise(
     Args:
         operand: tensor, tile and ring; `ring.cluster` CTAs need the same tile, `ring.stages` tiles are in flight.
         gpu: a GPU with fitted constants; by default the only one, or the first.
-        source: `hbm` or `l2`: where the data lie.
+        source: `hbm` or `l2`: where the data lie; `computed`: the cluster makes them in shared memory.
         index_rows: rows of the tile that one index covers; 0 for a regular tile.
         issuers: warps that share the TMA copies of an indexed tile.
         compute_cycles: work on a tile behind which the copies hide.
@@ -214,9 +217,10 @@ def advise(
     excluded = exclusions(operand, load, index_rows, consumer, of)
     found = {name: predict(name, load, of) for name in PREFERENCE if name not in excluded}
     if not found:
+        broken = [one for name in PREFERENCE for one in _illegal(operand, name, source)]
         raise (
-            IllegalOperand(tuple(broken for name in PREFERENCE for broken in violations(operand, name)))
-            if any(violations(operand, name) for name in PREFERENCE)
+            IllegalOperand(tuple(dict.fromkeys(broken)))
+            if broken
             else ContradictoryOperand(
                 "; ".join(f"{name}: {reason}" for name, reasons in excluded.items() for reason in reasons)
             )
@@ -275,22 +279,36 @@ def exclusions(
     """Why mechanisms cannot be taken, by mechanism; those that can are left out."""
     found = {}
     for name in PREFERENCE:
-        reasons = [str(broken) for broken in violations(operand, name)]
+        reasons = [str(broken) for broken in _illegal(operand, name, load.source)]
         if consumer == "registers" and name != "ldg":
             reasons.append("delivers to shared memory, the data are needed in registers")
         if name == "ldg" and consumer == "shared" and load.tiles_in_flight == 1:
             reasons.append("was measured with a tile in registers and two slots: give 2 stages")
-        if name == "tma_multicast" and load.fan_out == 1:
+        if name in ("tma_multicast", *DSM) and load.fan_out == 1:
             reasons.append("one CTA needs the tile: there is nobody to share it with")
         if index_rows and name in ("tma_tile", "tma_bulk") and (name, "lookup_cycles") not in of:
             reasons.append("look-ups of indices were not measured")
         if name == "tma_multicast" and index_rows:
             reasons.append("multicast of indexed tiles was not measured")
-        if load.fan_out > 1 and name not in IN_CLUSTERS:
+        if name in DSM and index_rows:
+            reasons.append("passing on indexed tiles was not measured")
+        if load.source == "computed" and name not in ("tma_multicast", *DSM):
+            reasons.append("the tile is made in shared memory: there is nothing to load")
+        elif load.fan_out > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
         if reasons:
             found[name] = tuple(reasons)
     return found
+
+
+def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
+    """Broken rules; before a tile from global memory is passed on, TMA brings it to the first CTA."""
+    if name not in DSM:
+        return [] if source == "computed" and name != "tma_multicast" else list(violations(operand, name))
+    if operand.ring.cluster == 1:
+        return []
+    brought = violations(operand, "tma_tile") if source != "computed" else ()
+    return [*violations(operand, name), *brought]
 
 
 def gpus() -> list[str]:
@@ -317,6 +335,7 @@ def _candidate(one: Prediction, delivered: int) -> Candidate:
         one.cycles_per_tile,
         one.binding,
         one.terms,
+        one.share,
     )
 
 
@@ -376,6 +395,12 @@ def _outside(load: Load, of: Constants) -> list[str]:
 
 #: Which operands a rule of thumb speaks of: its id, and a test of the load, the rows of an index and the consumer.
 _SPEAKS: dict[str, Callable[[Load, int, str], bool]] = {
+    "multicast_beats_dsm": lambda load, index, to: load.source != "computed" and load.fan_out >= 4,
+    "slices_beat_one": lambda load, index, to: load.fan_out >= 4,
+    "computed_pair": lambda load, index, to: load.source == "computed" and load.fan_out == 2,
+    "round_trip": lambda load, index, to: (
+        load.source == "computed" and load.fan_out >= 4 and load.tile_bytes >= 32768
+    ),
     "enough_in_flight": lambda load, index, to: load.source == "hbm" and to == "shared",
     "cp_async_with_little_in_flight": lambda load, index, to: (
         load.source == "hbm" and load.bytes_in_flight_per_sm <= 16384 and to == "shared"
@@ -383,11 +408,13 @@ _SPEAKS: dict[str, Callable[[Load, int, str], bool]] = {
     "no_difference_beyond_64_kib": lambda load, index, to: (
         load.source == "hbm" and load.bytes_in_flight_per_sm >= 65536 and to == "shared"
     ),
-    "registers_stay_behind": lambda load, index, to: to == "shared",
+    "registers_stay_behind": lambda load, index, to: load.source != "computed" and to == "shared",
     "promote_short_rows": lambda load, index, to: load.source == "hbm" and load.row_bytes < 128,
-    "issue_pays_from_2_kib": lambda load, index, to: load.tile_bytes >= 2048 and to == "shared",
+    "issue_pays_from_2_kib": lambda load, index, to: (
+        load.source != "computed" and load.tile_bytes >= 2048 and to == "shared"
+    ),
     "gains_from_l2": lambda load, index, to: load.source == "l2" and load.fan_out in (4, 8),
-    "nothing_at_two": lambda load, index, to: load.fan_out == 2,
+    "nothing_at_two": lambda load, index, to: load.source != "computed" and load.fan_out == 2,
     "nothing_from_hbm": lambda load, index, to: load.source == "hbm" and load.fan_out > 2,
     "short_slices": lambda load, index, to: load.fan_out > 1 and load.tile_bytes < 1024 * load.fan_out,
     "second_wave": lambda load, index, to: load.fan_out > 2,
@@ -422,7 +449,7 @@ def describe(advice: Advice) -> str:
         lines.append(f"no difference within 2 %: {', '.join(advice.no_difference)}")
     for one in advice.ranked:
         lines.append(
-            f"  {one.mechanism:14} {one.time_us:12,.1f} us  [{one.low_us:,.1f}, {one.high_us:,.1f}]  "
+            f"  {one.mechanism:14} {one.share:6} {one.time_us:12,.1f} us  [{one.low_us:,.1f}, {one.high_us:,.1f}]  "
             f"{one.gbps:9,.0f} GB/s  {one.binding}: {TERMS[one.binding]}"
         )
     lines += [f"  {name:14} excluded: {reason}" for name, why in advice.excluded.items() for reason in why]

@@ -34,6 +34,10 @@ TYPICAL: dict[str, Question] = {
     "the same, one tile at a time": Question(stages=1),
     "A or B of a GEMM, four CTAs share it, from HBM": Question(cluster=4, row_bytes=512, rows=64),
     "the same from L2": Question(cluster=4, row_bytes=512, rows=64, source="l2", tensor_mib=32),
+    "a tile of 8 KiB that two CTAs compute and both need": Question(
+        cluster=2, row_bytes=128, rows=64, source="computed"
+    ),
+    "32 KiB that four CTAs compute": Question(cluster=4, row_bytes=512, rows=64, source="computed"),
     "K or V, contiguous cache": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2),
     "K or V, pages of 64 rows": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2, index_rows=64),
     "K or V, an index for each row": Question(

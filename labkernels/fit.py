@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from labkernels import findings, findings_cluster, selection
-from labkernels.model import MODEL, Load, constants, predict, way_of
+from labkernels.model import DSM, MODEL, SHARES, Load, constants, predict, way_of
 from labkernels.store import RUNS, Store
 
 TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
@@ -50,6 +50,14 @@ OF_WAY = {
         "a copy's look-up: an index read a batch ahead, handed to the thread that copies",
     ),
     "merged_requests": ("count", "requests of CTAs in step that L2 answers with one read"),
+    "peer_cycles": (
+        "cycles",
+        "further handshake for each other CTA: a command to it, or the wait for its bytes",
+    ),
+    "turn_bytes_per_cycle": ("bytes per cycle", "rate at which bytes lengthen the turn"),
+    "make_bytes_per_cycle": ("bytes per cycle", "rate at which a CTA makes its part of a tile"),
+    "crossing_bytes_per_cycle": ("bytes per cycle", "what one SM passes on while the others do too"),
+    "store_bytes_per_cycle": ("bytes per cycle", "what all SMs store to L2 and read again"),
 }
 LATENCY = ("latency_hbm_cycles", "latency_l2_cycles")
 WAYS = {
@@ -58,6 +66,12 @@ WAYS = {
     "tma": (*LATENCY, "handshake_cycles"),
     "tma in a cluster": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_requests"),
     "tma_multicast": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles"),
+}
+PASSED = ("handshake_cycles", "peer_cycles", "latency_l2_cycles", "turn_bytes_per_cycle")
+HANDED_OVER = {
+    "dsm_bulk": (*PASSED, "crossing_bytes_per_cycle", "make_bytes_per_cycle"),
+    "dsm_load": (*PASSED, "crossing_bytes_per_cycle"),
+    "round trip": (*PASSED, "store_bytes_per_cycle", "make_bytes_per_cycle"),
 }
 SHARED = {
     ("gpu", "sharpness"): ("exponent", "of the sum over terms: large is their maximum"),
@@ -80,12 +94,15 @@ SHARED = {
     ),
     ("threads", "short_row_exponent"): ("exponent", "how that share grows with the row"),
     ("gpu", "l2_bytes"): ("bytes", "size of L2"),
+    ("dsm", "outbox_bytes_per_cycle"): ("bytes per cycle", "most that one SM passes on to others"),
 }
 START = {
     "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_bytes_per_cycle": 64.0, "handshake_cycles": 250.0,
     "ingest_bytes_per_cycle": 80.0, "warp_cycles": 5.0, "merged_requests": 1.8, "sharpness": 5.0,
     "hbm_queue_sharpness": 2.5, "l2_queue_sharpness": 5.0, "hbm_bytes_per_cycle": 2300.0, "l2_bytes_per_cycle": 4400.0,
     "row_cycles": 1.7, "short_row_share_at_16": 0.46, "short_row_exponent": 0.2,
+    "peer_cycles": 40.0, "turn_bytes_per_cycle": 30.0, "make_bytes_per_cycle": 40.0, "crossing_bytes_per_cycle": 15.0,
+    "outbox_bytes_per_cycle": 21.0, "store_bytes_per_cycle": 1700.0,
 }  # fmt: skip
 
 
@@ -123,39 +140,54 @@ def _rows(store: Store, gpu: str) -> pd.DataFrame:
 
 
 def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
-    """Rings of clusters as the advisor would run them, of the experiments `multicast` or `broadcast`.
+    """Rings of clusters as the advisor would run them, of the experiments `multicast`, `broadcast` or `handover`.
 
-    Multicast by slices or by one CTA, whichever was faster; unicast by the CTAs of a cluster. Rates are from the
-    blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
+    Multicast and DSM by slices or by one CTA, whichever was faster; unicast by the CTAs of a cluster. Rates are from
+    the blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
     """
+    table = _rings(store, gpu, experiment)
+    ring = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
+    return table.loc[table.groupby(ring)["measured_gbps"].idxmax()] if len(table) else table
+
+
+def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
+    """As `ring_configurations`, every share: `variant`."""
     frame = selection.latest_rows(store, "cluster_ring", experiment, gpu)
     if frame.empty:
-        return pd.DataFrame(columns=TABLE)
+        return pd.DataFrame(columns=[*TABLE, "ctas"])
     for name, value in findings_cluster.PLAIN.items():
         frame = frame[frame[name].eq(value)]
-    wanted = (frame["mechanism"].eq("tma_multicast") & frame["share"].isin(["slices", "leader"])) | (
+    wanted = (frame["mechanism"].isin(["tma_multicast", *DSM]) & frame["share"].isin(SHARES)) | (
         frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
     )
-    frame = frame[wanted & frame["fan_out"].gt(1) & frame["source"].isin(["hbm", "l2"])]
+    frame = frame[wanted & frame["fan_out"].gt(1)]
     frame = frame.assign(
         gbps=frame[findings_cluster.RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3
     )
     ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
     table = _summary(frame, experiment, [*ring, "share"])
-    table = table.loc[table.groupby(ring)["measured_gbps"].idxmax()]
     table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
     rows = table["tile_bytes"].clip(upper=2048)
     return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
 
 
 def configurations(store: Store, gpu: str) -> pd.DataFrame:
-    """Every configuration of the microbenchmarks that the model speaks of: columns `TABLE`, `held_out`."""
+    """The microbenchmarks' configurations of loads from global memory: columns `TABLE`, `held_out`."""
     parts = [
         streams(selection.latest_rows(store, "throughput", "throughput", gpu)),
         _rows(store, gpu),
         ring_configurations(store, gpu, "multicast"),
     ]
     table = pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True)
+    return _divided(table)
+
+
+def handovers(store: Store, gpu: str) -> pd.DataFrame:
+    """The rings of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
+    return _divided(_rings(store, gpu, "handover")[TABLE].reset_index(drop=True))
+
+
+def _divided(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
 
 
@@ -181,8 +213,11 @@ def predicted(table: pd.DataFrame, of: dict[tuple[str, str], float]) -> pd.DataF
     )
 
 
-NAMES = [key for key in SHARED if key[1] in START] + [
+NAMES = [key for key in SHARED if key[1] in START and key[0] != "dsm"] + [
     (way, name) for way, own in WAYS.items() for name in own
+]
+HANDED_OVER_NAMES = [("dsm", "outbox_bytes_per_cycle")] + [
+    (way, name) for way, own in HANDED_OVER.items() for name in own
 ]
 
 
@@ -222,14 +257,12 @@ def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFr
     """Least squares on the logarithm of measured over predicted time, over what is not held out.
 
     Returns:
-        The constants by way and name, and all configurations with their predictions.
+        The constants by way and name, and all `configurations` with their predictions.
 
     Raises:
-        LookupError: this GPU lacks rows of throughput, row_shape, multicast, latency or issue.
+        LookupError: this GPU lacks rows of throughput, row_shape, multicast, issue or handover.
     """
-    from scipy.optimize import least_squares
-
-    for experiment in ("throughput", "row_shape", "multicast", "issue"):
+    for experiment in ("throughput", "row_shape", "multicast", "issue", "handover"):
         if selection.latest_run(store, experiment, gpu) is None:
             raise LookupError(
                 f"no rows of {experiment} on {gpu}: run python -m labkernels measure {experiment}"
@@ -237,30 +270,54 @@ def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFr
     table = configurations(store, gpu)
     fitted = table[~table["held_out"]]
     known = _measured(store, gpu)
-    loads = [
-        (row.mechanism, load_of(row), np.log(row.measured_gbps)) for row in fitted.itertuples(index=False)
-    ]
-    neutral = {(way, f"ratio_{q}"): 1.0 for way in WAYS for q in ("p05", "p95")}
-
-    def errors(logs: np.ndarray) -> list[float]:
-        of = known | neutral | dict(zip(NAMES, np.exp(logs), strict=True))
-        return [np.log(predict(mechanism, load, of).gbps) - measured for mechanism, load, measured in loads]
-
-    start = np.log([START[name] for _, name in NAMES])
-    found = least_squares(errors, start, bounds=(start - 3, start + 3), loss="soft_l1", f_scale=0.05)
-    of = known | neutral | dict(zip(NAMES, np.exp(found.x).tolist(), strict=True))
+    neutral = {(way, f"ratio_{q}"): 1.0 for way in (*WAYS, *HANDED_OVER) for q in ("p05", "p95")}
+    of = _least_squares(fitted.assign(variant=""), NAMES, known | neutral)
+    passed = handovers(store, gpu)
+    of = _with_hbm(_least_squares(passed[~passed["held_out"]], HANDED_OVER_NAMES, of))
     table = predicted(table, of)
     for name in ("tile_bytes", "row_bytes", "tiles_in_flight", "ctas_per_sm", "threads"):
         copying = table[table["mechanism"].isin(["ldg", "cp_async"])] if name == "threads" else table
         of["range", f"{name}_least"], of["range", f"{name}_most"] = (
             float(edge) for edge in (copying[name].min(), copying[name].max())
         )
-    way = [way_of(m, f) for m, f in zip(table["mechanism"], table["fan_out"], strict=True)]
-    for name, group in table[table["held_out"]].groupby(pd.Series(way, index=table.index)):
+    best = passed.loc[passed.groupby(["mechanism", *LOAD])["measured_gbps"].idxmax()]
+    tested = pd.concat([part[part["held_out"]] for part in (table, predicted(best, of))], ignore_index=True)
+    ways = [
+        way_of(*key) for key in zip(tested["mechanism"], tested["fan_out"], tested["source"], strict=True)
+    ]
+    for name, group in tested.groupby(pd.Series(ways, index=tested.index)):
         of[name, "ratio_p05"], of[name, "ratio_p95"] = (
             float(q) for q in group["ratio"].quantile([0.05, 0.95])
         )
     return of, table
+
+
+def _least_squares(
+    table: pd.DataFrame, names: list[tuple[str, str]], known: dict[tuple[str, str], float]
+) -> dict[tuple[str, str], float]:
+    """What is known and `names`, fitted to configurations; `variant` is the share, or empty."""
+    from scipy.optimize import least_squares
+
+    rows = [
+        (row.mechanism, load_of(row), row.variant, np.log(row.measured_gbps))
+        for row in table.itertuples(index=False)
+    ]
+
+    def errors(logs: np.ndarray) -> list[float]:
+        of = known | dict(zip(names, np.exp(logs), strict=True))
+        return [
+            np.log(predict(name, load, of, share).gbps) - measured for name, load, share, measured in rows
+        ]
+
+    start = np.log([START[name] for _, name in names])
+    found = least_squares(errors, start, bounds=(start - 3, start + 3), loss="soft_l1", f_scale=0.05)
+    return known | dict(zip(names, np.exp(found.x).tolist(), strict=True))
+
+
+def _with_hbm(of: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """With DSM's latency from HBM, of which `handover` has no rows: that from L2, and what TMA's has more."""
+    more = of["tma", "latency_hbm_cycles"] - of["tma", "latency_l2_cycles"]
+    return of | {(way, "latency_hbm_cycles"): of[way, "latency_l2_cycles"] + more for way in DSM}
 
 
 def _about(way: str, name: str) -> tuple[str, str]:
@@ -283,7 +340,8 @@ def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
     from labkernels.rules import judge
 
     of, table = fit(store, gpu)
-    runs = ";".join(sorted({*table["run_id"], str(selection.latest_run(store, "issue", gpu))}))
+    others = {str(selection.latest_run(store, name, gpu)) for name in ("issue", "handover")}
+    runs = ";".join(sorted({*table["run_id"], *others}))
     rows = [
         {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,
          "run_ids": runs}

@@ -17,12 +17,18 @@ MODEL = Path(__file__).resolve().parents[1] / "data" / "model"
 
 THREADS = ("ldg", "cp_async")  # copied by all threads, 16 bytes each
 BULK = ("tma_bulk", "tma_tile", "tma_multicast")  # copied by one thread's command
-IN_CLUSTERS = ("tma_tile", "tma_multicast")  # measured with CTAs that need the same tile
+DSM = ("dsm_bulk", "dsm_load")  # from shared memory to shared memory: pushed, pulled
+IN_CLUSTERS = ("tma_tile", "tma_multicast", *DSM)  # measured with CTAs that need the same tile
+SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
 PIECE_BYTES = 16  # of a thread's instruction
 RING_BYTES = 220 * 1024  # of an SM's 228 KiB, with barriers and what the driver keeps
 
 #: Terms whose requests wait for each other, by where the data lie.
-QUEUED = {"hbm": ("turn", "memory", "rows"), "l2": ("turn", "memory")}
+QUEUED = {
+    "hbm": ("turn", "memory", "rows", "exchange"),
+    "l2": ("turn", "memory", "exchange"),
+    "computed": ("turn", "memory", "exchange"),
+}
 
 #: What each term stands for, in cycles of one tile of one CTA.
 TERMS = {
@@ -31,6 +37,7 @@ TERMS = {
     "memory": "this tile's share of what HBM or L2 delivers to all SMs",
     "ingest": "this tile's share of what one SM takes in",
     "rows": "rows of a box, one after the other",
+    "exchange": "what one SM passes on to the others of its cluster",
     "compute": "work on the tile that the copies hide behind",
 }
 
@@ -46,7 +53,7 @@ class Load:
         tiles_in_flight: tiles that one CTA has under way, at most.
         ctas_per_sm: CTAs on each SM.
         threads: copying threads of a CTA, where threads copy.
-        source: where the data lie: `hbm` or `l2`.
+        source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
         fan_out: CTAs that need the same tile at the same time, a cluster of them.
         copies: TMA copies that a tile takes: 1, or those of its pages or rows where each has an index of its own.
         lookups: indices that a tile's copies need; 0 where it has none.
@@ -88,6 +95,7 @@ class Prediction:
         low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
         high: 95th percentile.
         instructions: copies and look-ups of a tile that the busiest thread gives.
+        share: of DSM and of computed tiles, the faster of `SHARES`; else empty.
     """
 
     mechanism: str
@@ -97,6 +105,7 @@ class Prediction:
     low: float
     high: float
     instructions: float = 1.0
+    share: str = ""
 
     @property
     def binding(self) -> str:
@@ -104,24 +113,32 @@ class Prediction:
         return max(self.terms, key=self.terms.__getitem__)
 
 
-def way_of(mechanism: str, fan_out: int) -> str:
-    """Which constants a mechanism has: TMA is one way, a cluster in step another, as its requests merge."""
+def way_of(mechanism: str, fan_out: int, source: str = "l2") -> str:
+    """Which constants a mechanism has: TMA is one way, a cluster in step another, as its requests merge.
+
+    A computed tile is stored to L2 before it is multicast: a round trip.
+    """
+    if source == "computed" and mechanism == "tma_multicast":
+        return "round trip"
     if mechanism in ("tma_bulk", "tma_tile"):
         return "tma" if fan_out == 1 else "tma in a cluster"
     return mechanism
 
 
-def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
+def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> dict[str, float]:
     """Cycles that each term alone would take for one tile of one CTA; see `TERMS`.
 
     Args:
-        mechanism: a name from `THREADS` or `BULK`.
+        mechanism: a name from `THREADS`, `BULK` or `DSM`.
         load: the operand.
         of: constants of one GPU by way and name.
+        share: of DSM and of computed tiles, one of `SHARES`.
 
     Raises:
         KeyError: there are no constants for this mechanism.
     """
+    if mechanism in DSM or load.source == "computed":
+        return _handed_over(mechanism, load, of, share)
     way = way_of(mechanism, load.fan_out)
     tile = load.tile_bytes
     flight = 1 if mechanism == "ldg" else load.tiles_in_flight  # one set of registers is waited for at a time
@@ -157,6 +174,39 @@ def terms(mechanism: str, load: Load, of: Constants) -> dict[str, float]:
     return found
 
 
+def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
+    """Terms of a tile that goes from shared memory to shared memory, pushed, pulled, or by L2 and multicast."""
+    way = way_of(mechanism, load.fan_out, load.source)
+    tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
+    own = tile / load.fan_out if share == "slices" else tile  # what one CTA brings or makes, and passes on
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    # A leader stores once; whoever pulls from a leader waits for one CTA.
+    peers = others if share == "slices" or mechanism == "dsm_bulk" else 1
+    found = {"issue": of[way, "handshake_cycles"] + of[way, "peer_cycles"] * peers}
+    if load.source == "computed" and mechanism != "dsm_load":  # who pulls waits longer than making takes
+        found["issue"] += own / of[way, "make_bytes_per_cycle"]
+    if mechanism in DSM:
+        # One CTA passes on at the rate of its outbox, and so do two that push; where more cross, they get less.
+        alone = share == "leader" or (mechanism == "dsm_bulk" and others == 1)
+        rate = of["dsm", "outbox_bytes_per_cycle"] if alone else of[way, "crossing_bytes_per_cycle"]
+        found["exchange"] = own * others * at_once / rate
+        turn = found["exchange"] / at_once
+        if load.source != "computed":
+            turn += of[way, f"latency_{load.source}_cycles"] + own / of[way, "turn_bytes_per_cycle"]
+            memory = of["gpu", f"{load.source}_bytes_per_cycle"]
+            found["memory"] = tile * at_once * sms / load.fan_out / memory
+            found["rows"] = own / load.row_bytes * at_once * of["tma", "row_cycles"]
+    else:
+        turn = of[way, "latency_l2_cycles"] + tile / of[way, "turn_bytes_per_cycle"]
+        found["memory"] = tile * at_once * sms / load.fan_out / of[way, "store_bytes_per_cycle"]
+        found["rows"] = tile / load.row_bytes * at_once * of["tma", "row_cycles"]
+    found["turn"] = turn / load.tiles_in_flight
+    found["ingest"] = tile * at_once / of["gpu", "ingest_bytes_per_cycle"]
+    if load.compute_cycles:
+        found["compute"] = load.compute_cycles
+    return found
+
+
 def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
     """Share of HBM's rate that rows far apart get; a tensor map promotes its requests to 128 bytes and has no loss."""
     if load.source != "hbm" or load.is_dense or mechanism not in THREADS or load.row_bytes >= 128:
@@ -166,25 +216,31 @@ def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
     )
 
 
-def predict(mechanism: str, load: Load, of: Constants) -> Prediction:
-    """Period, rate and interval of one mechanism; arguments and errors as `terms`."""
-    found = terms(mechanism, load, of)
+def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
+    """Period, rate and interval of one mechanism; arguments and errors as `terms`, no `share` for the faster one."""
+    if not share and (mechanism in DSM or load.source == "computed"):
+        possible = SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else ("leader",)
+        return min(
+            (predict(mechanism, load, of, one) for one in possible), key=lambda one: one.cycles_per_tile
+        )
+    found = terms(mechanism, load, of, share)
     queued = [term for name, term in found.items() if name in QUEUED[load.source]]
     others = [term for name, term in found.items() if name not in QUEUED[load.source]]
-    period = _sum(
-        [_sum(queued, of["gpu", f"{load.source}_queue_sharpness"]), *others], of["gpu", "sharpness"]
-    )
+    queue = "hbm" if load.source == "hbm" else "l2"
+    period = _sum([_sum(queued, of["gpu", f"{queue}_queue_sharpness"]), *others], of["gpu", "sharpness"])
     sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
     gbps = load.tile_bytes * load.ctas_per_sm * sms / period * of["gpu", "sm_clock_mhz"] / 1e3
-    way = way_of(mechanism, load.fan_out)
+    way = way_of(mechanism, load.fan_out, load.source)
     ratios = of[way, "ratio_p05"], of[way, "ratio_p95"]
-    return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load))
+    return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load), share)
 
 
 def instructions(mechanism: str, load: Load) -> float:
     """Copies and look-ups of a tile that the busiest thread gives."""
-    if mechanism in THREADS:
+    if mechanism in THREADS or mechanism == "dsm_load":
         return max(1.0, load.tile_bytes / PIECE_BYTES / load.threads)
+    if mechanism == "dsm_bulk":
+        return float(load.fan_out)  # its own part, and one command for each other CTA
     return (load.copies + load.lookups) / load.issuers
 
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from labkernels import catalog, findings_cluster, findings_paged, selection
+from labkernels import catalog, findings_paged, selection
 from labkernels.advisor import NO_DIFFERENCE, PREFERENCE, Question, choose
 from labkernels.experiments.gather import column_span
 from labkernels.fit import CELL, LOAD, configurations, predicted, ring_configurations
-from labkernels.model import MODEL, Load, constants, predict
+from labkernels.model import DSM, MODEL, Load, constants, predict
 from labkernels.store import Store
 
 SETS = {
     "held out": "microbenchmarks that were not fitted",
-    "broadcast": "another run of clusters' rings, four stages",
+    "broadcast": "rings of clusters that share a tile, DSM among them, four stages",
     "paged decode": "gathering pages from HBM",
     "paged prefill": "gathering pages beside busy tensor cores",
     "FlashAttention-3": "the real kernel, where it ran by TMA and by cp.async",
@@ -78,7 +78,7 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
 
 
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:
-    """Rings of the experiment `broadcast`, of which no row was fitted; columns as `held_out`."""
+    """Rings of the experiment `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `held_out`."""
     table = ring_configurations(store, gpu, "broadcast")
     if table.empty:
         raise LookupError(f"no rows of broadcast on {gpu}")
@@ -159,6 +159,11 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
 def single_runs(table: pd.DataFrame) -> pd.Series:
     """Which rows of `paged` are bulk copies of one row each: an address for every row."""
     return table["mechanism"].eq("tma_bulk") & table["piece_rows"].eq(1)
+
+
+def handed_over(table: pd.DataFrame) -> pd.Series:
+    """Which rows of `broadcast` pass from shared memory to shared memory: all of DSM, and computed tiles."""
+    return table["mechanism"].isin(DSM) | table["source"].eq("computed")
 
 
 def choices(table: pd.DataFrame) -> pd.DataFrame:
@@ -262,40 +267,6 @@ def page_table(store: Store, gpu: str) -> pd.DataFrame:
     )
 
 
-def dsm_bound(store: Store, gpu: str) -> pd.DataFrame:
-    """What pushes can pass on in a cluster, from bare exchanges, beside rings that push and rings that multicast.
-
-    In a ring every CTA pushes its slice to all others: it takes in (fan-out - 1) / fan-out of each tile from them. The
-    bound is that of the exchange `ring` with all clusters at work; measured are 32 KiB tiles in four stages.
-
-    Returns:
-        By `fan_out`, bytes per cycle and SM: `bound`, `computed` (tiles made by the CTAs), `l2` (tiles from L2),
-        `multicast` (from L2).
-
-    Raises:
-        LookupError: no rows of dsm or broadcast.
-    """
-    exchanges = selection.latest_rows(store, "dsm_bandwidth", "dsm", gpu)
-    rings = selection.latest_rows(store, "cluster_ring", "broadcast", gpu)
-    if exchanges.empty or rings.empty:
-        raise LookupError(f"no rows of dsm and broadcast on {gpu}")
-    bare = findings_cluster.where(exchanges, mechanism="dsm_bulk", pattern="ring", command_bytes=16 << 10)
-    bare = bare[bare["clusters"].eq(bare.groupby("cluster")["clusters"].transform("max"))]
-    rate = bare.groupby("cluster")["received_bytes_per_clock"].median()
-    plain = {"tile_bytes": 32 << 10, "stages": 4, "share": "slices", **findings_cluster.PLAIN}
-    rings = findings_cluster.where(rings, **plain)
-    medians = rings.groupby(["mechanism", "source", "fan_out"])[findings_cluster.RATE].median()
-    found = pd.DataFrame(
-        {
-            "bound": rate * rate.index / (rate.index - 1),
-            "computed": medians["dsm_bulk", "computed"],
-            "l2": medians["dsm_bulk", "l2"],
-            "multicast": medians["tma_multicast", "l2"],
-        }
-    )
-    return found.rename_axis("fan_out").dropna().reset_index()
-
-
 def production(gpu: str) -> pd.DataFrame:
     """The catalog's loads with known features: the expert's mechanism and the advisor's.
 
@@ -386,8 +357,6 @@ def explain(row: object) -> str:
         return "cp.async by 256 threads gets more from L2 here than the rate that all others share; not explained"
     if row.set == "broadcast" and row.choice == "tma_multicast":
         return "8 CTAs and more: multicast takes longer from tile to tile than with fewer, in the model it does not"
-    if row.choice == "tma_bulk":
-        return "predicted within 2 %; each bulk copy takes longer in the gather than in the trains of the fit"
     if row.tied:
         return f"predicted within 2 %, {100 * (row.regret - 1):.1f} % apart"
     if "rows of 96 B" in row.cell:

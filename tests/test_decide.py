@@ -20,6 +20,7 @@ def questions(count: int, seed: int = 20260131) -> list[Question]:
     found = []
     for _ in range(count):
         element = draw.choice([1, 2, 4, 8])
+        cluster = draw.choice([1, 1, 1, 1, 2, 3, 4, 8, 16])
         row = draw.choice([element * draw.randint(1, 300), 16, 32, 64, 96, 128, 128, 192, 256, 256, 512])
         found.append(
             Question(
@@ -31,9 +32,9 @@ def questions(count: int, seed: int = 20260131) -> list[Question]:
                 stages=draw.choice([1, 2, 3, 4, 6, 8, 12]),
                 ctas_per_sm=draw.choice([1, 1, 1, 2, 2, 4, 40]),
                 threads=draw.choice([32, 100, 128, 128, 256, 256, 512, 2048]),
-                cluster=draw.choice([1, 1, 1, 1, 2, 3, 4, 8, 16]),
+                cluster=cluster,
                 tensor_mib=draw.choice([1, 16, 50, 256, 5000]),
-                source=draw.choice(["hbm", "hbm", "hbm", "l2"]),
+                source=draw.choice(["hbm", "hbm", "hbm", "l2"] + ["computed"] * 2 * (cluster > 1)),
                 index_rows=draw.choice([0, 0, 0, 1, 16, 64, 500]),
                 issuers=draw.choice([1, 2, 4]),
                 compute_cycles=draw.choice([0.0, 0.0, 250.5, 4000.0]),
@@ -103,7 +104,7 @@ def test_page_and_python_agree_on_random_operands(page):
             assert told["time_us"] == pytest.approx(one.time_us, rel=TOLERANCE), question
             assert told["time_us"] * told["low"] == pytest.approx(one.low_us, rel=TOLERANCE)
             assert told["gbps"] == pytest.approx(one.gbps, rel=TOLERANCE)
-            assert told["binding"] == one.binding
+            assert told["binding"] == one.binding and told["share"] == one.share
         assert answer["gain"] == pytest.approx(advice.change_gain, rel=TOLERANCE)
     assert legal >= LEGAL
 

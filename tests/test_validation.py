@@ -27,7 +27,7 @@ def test_times_and_choices_on_held_out_configurations_meet_their_targets(held_ou
 @pytest.mark.parametrize(
     ("table", "agreement"),
     [
-        (lambda: validation.choices(validation.broadcast(Store(), GPU)), 0.9),
+        (lambda: validation.choices(validation.broadcast(Store(), GPU)), 0.95),
         (lambda: validation.choices(validation.paged(Store(), GPU)), 0.9),
         (lambda: validation.choices(validation.paged(Store(), GPU, "prefill")), 0.95),
         (lambda: validation.flash_attention(Store(), GPU), 0.95),
@@ -40,13 +40,19 @@ def test_choices_on_experiments_without_a_fitted_row(table, agreement):
     assert set(cells.choice) <= set(PREFERENCE)
 
 
-def test_times_of_gathers_are_predicted_but_for_bulk_copies_of_single_rows():
+def test_times_of_gathers_are_predicted():
     table = validation.paged(Store(), GPU)
     single = validation.single_runs(table)
-    assert validation.within(table[~single].ratio) >= 0.85
-    assert (
-        table[single].ratio.median() > 1.15
-    )  # when the trains of the fit make addresses as a gather does, this falls
+    assert validation.within(table.ratio) >= 0.9 and validation.within(table[single].ratio) >= 0.98
+
+
+def test_tiles_handed_over_are_predicted_on_the_grid_that_was_not_fitted():
+    table = validation.broadcast(Store(), GPU)
+    passed = table[validation.handed_over(table)]
+    assert set(passed.source) == {"hbm", "l2", "computed"}
+    assert validation.within(passed.ratio) >= 0.9 and validation.within(table.ratio) >= 0.9
+    made = validation.choices(table[table.source.eq("computed")])
+    assert len(made) == 16 and set(made.choice) == {"dsm_bulk", "tma_multicast"} and made.agrees.all()
 
 
 def test_no_row_of_a_test_was_fitted():
@@ -89,13 +95,6 @@ def test_regret_and_agreement_are_computed_from_the_measured_rates():
     assert (
         cells.loc["b", "choice"] == "tma_tile" and cells.loc["b", "agrees"]
     )  # within 2 %: fewer instructions
-
-
-def test_pushes_in_a_cluster_stay_below_their_bound_and_multicast_above_it():
-    table = validation.dsm_bound(Store(), GPU)
-    assert list(table.fan_out) == [2, 4, 8, 16]
-    assert (table.computed / table.bound).between(0.8, 1).all() and (table.l2 < table.computed).all()
-    assert (table.multicast > 1.5 * table.bound).all()
 
 
 def test_production_agrees_where_features_are_known():

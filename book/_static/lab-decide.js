@@ -1,20 +1,51 @@
 // The decision page: the formulas of labkernels/model.py and the checks of labkernels/advisor.py, in the browser.
 (() => {
-  const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "cp_async", "ldg"];
+  const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "dsm_bulk", "cp_async", "dsm_load", "ldg"];
   const TENSOR_MAP = ["tma_tile", "tma_multicast"];
   const THREADS = ["cp_async", "ldg"];
-  const IN_CLUSTERS = ["tma_tile", "tma_multicast"];
-  const QUEUED = { hbm: ["turn", "memory", "rows"], l2: ["turn", "memory"] };
+  const DSM = ["dsm_bulk", "dsm_load"];
+  const IN_CLUSTERS = ["tma_tile", "tma_multicast", ...DSM];
+  const QUEUED = { hbm: ["turn", "memory", "rows", "exchange"], l2: ["turn", "memory", "exchange"], computed: ["turn", "memory", "exchange"] };
   const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
 
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
-  const wayOf = (mechanism, fanOut) =>
-    ["tma_bulk", "tma_tile"].includes(mechanism) ? (fanOut > 1 ? "tma in a cluster" : "tma") : mechanism;
+  const wayOf = (mechanism, fanOut, source) =>
+    source === "computed" && mechanism === "tma_multicast" ? "round trip" : ["tma_bulk", "tma_tile"].includes(mechanism) ? (fanOut > 1 ? "tma in a cluster" : "tma") : mechanism;
 
-  function terms(mechanism, load, of) {
+  function handedOver(mechanism, load, of, share) {
+    const way = of[wayOf(mechanism, load.fan_out, load.source)];
+    const tile = load.tile_bytes, others = load.fan_out - 1, atOnce = load.ctas_per_sm;
+    const own = share === "slices" ? tile / load.fan_out : tile;
+    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
+    const peers = share === "slices" || mechanism === "dsm_bulk" ? others : 1;
+    const found = { issue: way.handshake_cycles + way.peer_cycles * peers };
+    if (load.source === "computed" && mechanism !== "dsm_load") found.issue += own / way.make_bytes_per_cycle;
+    let turn;
+    if (DSM.includes(mechanism)) {
+      const alone = share === "leader" || (mechanism === "dsm_bulk" && others === 1);
+      found.exchange = (own * others * atOnce) / (alone ? of.dsm.outbox_bytes_per_cycle : way.crossing_bytes_per_cycle);
+      turn = found.exchange / atOnce;
+      if (load.source !== "computed") {
+        turn += way[`latency_${load.source}_cycles`] + own / way.turn_bytes_per_cycle;
+        found.memory = (tile * atOnce * sms) / load.fan_out / of.gpu[`${load.source}_bytes_per_cycle`];
+        found.rows = (own / load.row_bytes) * atOnce * of.tma.row_cycles;
+      }
+    } else {
+      turn = way.latency_l2_cycles + tile / way.turn_bytes_per_cycle;
+      found.memory = (tile * atOnce * sms) / load.fan_out / way.store_bytes_per_cycle;
+      found.rows = (tile / load.row_bytes) * atOnce * of.tma.row_cycles;
+    }
+    found.turn = turn / load.tiles_in_flight;
+    found.ingest = (tile * atOnce) / of.gpu.ingest_bytes_per_cycle;
+    if (load.compute_cycles) found.compute = load.compute_cycles;
+    return found;
+  }
+
+  function terms(mechanism, load, of, share) {
+    if (DSM.includes(mechanism) || load.source === "computed") return handedOver(mechanism, load, of, share);
     const way = of[wayOf(mechanism, load.fan_out)], tile = load.tile_bytes;
     const flight = mechanism === "ldg" ? 1 : load.tiles_in_flight;
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
@@ -52,19 +83,24 @@
     return largest * parts.reduce((total, part) => total + (part / largest) ** exponent, 0) ** (1 / exponent);
   }
 
-  function predict(mechanism, load, of) {
-    const found = terms(mechanism, load, of), queued = QUEUED[load.source];
+  function predict(mechanism, load, of, share = "") {
+    if (!share && (DSM.includes(mechanism) || load.source === "computed")) {
+      const possible = load.tile_bytes % (PIECE_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
+      return possible.map((one) => predict(mechanism, load, of, one)).reduce((a, b) => (b.cycles < a.cycles ? b : a));
+    }
+    const found = terms(mechanism, load, of, share), queued = QUEUED[load.source];
     const [waiting, others] = [true, false].map((is) =>
       Object.keys(found).filter((name) => queued.includes(name) === is).map((name) => found[name]));
-    const cycles = sum([sum(waiting, of.gpu[`${load.source}_queue_sharpness`]), ...others], of.gpu.sharpness);
+    const queue = load.source === "hbm" ? "hbm" : "l2";
+    const cycles = sum([sum(waiting, of.gpu[`${queue}_queue_sharpness`]), ...others], of.gpu.sharpness);
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
     const gbps = ((load.tile_bytes * load.ctas_per_sm * sms) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
-    const way = of[wayOf(mechanism, load.fan_out)];
+    const way = of[wayOf(mechanism, load.fan_out, load.source)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
-    const instructions = THREADS.includes(mechanism)
+    const instructions = [...THREADS, "dsm_load"].includes(mechanism)
       ? Math.max(1, load.tile_bytes / PIECE_BYTES / load.threads)
-      : (load.copies + load.lookups) / load.issuers;
-    return { mechanism, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
+      : mechanism === "dsm_bulk" ? load.fan_out : (load.copies + load.lookups) / load.issuers;
+    return { mechanism, share, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
 
   function require(q, of) {
@@ -91,39 +127,42 @@
   function reasons(mechanism, q, { pitch, tile, rows }, of) {
     const found = [], bad = (holds, text) => holds || found.push(text);
     const dense = q.rows === 1 || pitch === q.row_bytes;
-    const shared = q.stages * (roundUp(tile, 128) + 16);
-    bad(q.threads <= 1024, "more than 1024 threads");
-    bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
-    bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
-    bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
-    bad(q.ctas_per_sm <= 32, "more than 32 CTAs on an SM");
-    if (THREADS.includes(mechanism)) {
-      const copy = Math.min(16, q.alignment_bytes);
-      bad(mechanism === "ldg" || copy >= 4, "cp.async needs an alignment of 4 bytes");
-      bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
-    } else {
-      bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
+    const shared = q.stages * (roundUp(tile, 128) + 16), copy = Math.min(16, q.alignment_bytes);
+    const passesOn = DSM.includes(mechanism), isMade = q.source === "computed";
+    const alone = q.cluster === 1 && (passesOn || mechanism === "tma_multicast");
+    const nothing = isMade && !passesOn && mechanism !== "tma_multicast";
+    if (nothing) bad(false, "the tile is made in shared memory: there is nothing to load");
+    else if (!(alone && passesOn)) {
+      bad(q.threads <= 1024, "more than 1024 threads");
+      bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
+      bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
+      bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
+      bad(q.ctas_per_sm <= 32, "more than 32 CTAs on an SM");
+      if (THREADS.includes(mechanism)) {
+        bad(mechanism === "ldg" || copy >= 4, "cp.async needs an alignment of 4 bytes");
+        bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
+      }
+      if (mechanism === "tma_bulk") {
+        bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
+        bad(dense, "the rows do not follow each other: a bulk copy takes one run of bytes");
+        const columns = Math.floor(pitch / q.row_bytes);
+        const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
+        bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
+      }
+      if (TENSOR_MAP.includes(mechanism) || (passesOn && !isMade)) {
+        bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
+        bad(q.row_bytes / q.element_bytes <= 256 && q.rows <= 256, "a side of the box has more than 256 elements");
+      }
+      if (mechanism === "tma_bulk" || TENSOR_MAP.includes(mechanism) || (passesOn && !isMade)) bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
+      if (passesOn) bad(tile % (mechanism === "dsm_bulk" ? 16 : copy) === 0, "the tile is no multiple of 16 bytes, or of its alignment");
+      if (!THREADS.includes(mechanism) && !(isMade && mechanism === "dsm_load")) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     }
-    if (mechanism === "tma_bulk") {
-      bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
-      bad(dense, "the rows do not follow each other: a bulk copy takes one run of bytes");
-      const columns = Math.floor(pitch / q.row_bytes);
-      const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
-      bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
-    }
-    if (TENSOR_MAP.includes(mechanism)) {
-      bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
-      bad(q.row_bytes / q.element_bytes <= 256 && q.rows <= 256, "a side of the box has more than 256 elements");
-    }
-    if (!THREADS.includes(mechanism)) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     bad(q.consumer !== "registers" || mechanism === "ldg", "delivers to shared memory, not to registers");
     bad(mechanism !== "ldg" || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
     bad(!q.index_rows || !["tma_tile", "tma_bulk"].includes(mechanism) || "lookup_cycles" in (of[mechanism] ?? {}), "look-ups of indices were not measured");
-    if (mechanism === "tma_multicast") {
-      bad(q.cluster > 1, "one CTA needs the tile: there is nobody to share it with");
-      bad(!q.index_rows, "multicast of indexed tiles was not measured");
-    }
-    bad(q.cluster === 1 || IN_CLUSTERS.includes(mechanism), "was not measured with CTAs that need the same tile");
+    bad(!alone, "one CTA needs the tile: there is nobody to share it with");
+    bad(!q.index_rows || !(passesOn || mechanism === "tma_multicast"), "sharing indexed tiles was not measured");
+    bad(nothing || q.cluster === 1 || IN_CLUSTERS.includes(mechanism), "was not measured with CTAs that need the same tile");
     return found;
   }
 
@@ -198,7 +237,7 @@
         answer.textContent = advice.choice;
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
-          body.append(row([one.mechanism, `${number(one.time_us)} µs`, `${number(one.time_us * one.low)} to ${number(one.time_us * one.high)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
+          body.append(row([one.share ? `${one.mechanism}, ${one.share}` : one.mechanism, `${number(one.time_us)} µs`, `${number(one.time_us * one.low)} to ${number(one.time_us * one.high)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
         for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, "excluded", "", "", why.join("; ")]));
         if (advice.gain > NO_DIFFERENCE) more.textContent = `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
       } catch (error) {
