@@ -418,6 +418,7 @@ _SPEAKS: dict[str, Callable[[Load, int, str], bool]] = {
     "nothing_from_hbm": lambda load, index, to: load.source == "hbm" and load.fan_out > 2,
     "short_slices": lambda load, index, to: load.fan_out > 1 and load.tile_bytes < 1024 * load.fan_out,
     "second_wave": lambda load, index, to: load.fan_out > 2,
+    "few_streams": lambda load, index, to: load.source == "l2" and load.fan_out > 1,
     "paged_decode": lambda load, index, to: index >= 16,
     "paged_issue": lambda load, index, to: index == 1,
     "paged_prefill": lambda load, index, to: index >= 8 and load.compute_cycles > 0,

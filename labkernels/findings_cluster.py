@@ -366,6 +366,18 @@ def _second_wave(frames: Frames) -> tuple[bool, str]:
     return min(ratio.low for _, ratio in parts) > 1.7, text
 
 
+def _few_streams(frames: Frames) -> tuple[bool, str]:
+    frame = where(frames["crowding"], **SLICES)
+    all_at_work = where(frame, ctas=where(frame, fan_out=4)["ctas"].max())
+    parts = [
+        (fan_out, compare(all_at_work, {"fan_out": fan_out}, {"fan_out": fan_out // 2})) for fan_out in (4, 8)
+    ]
+    text = "; ".join(
+        f"clusters of {fan_out} over {fan_out // 2}: {_times(ratio)}" for fan_out, ratio in parts
+    )
+    return min(ratio.low for _, ratio in parts) > 1.05, f"{all_at_work['ctas'].iloc[0]} CTAs, {text}"
+
+
 MULTICAST_RULES: tuple[tuple[str, Judge], ...] = (
     (
         "From L2, with tiles of 32 KiB, multicast to 4 or 8 CTAs beats the same cluster's unicast.",
@@ -386,6 +398,10 @@ MULTICAST_RULES: tuple[tuple[str, Judge], ...] = (
     (
         "One cluster too many takes 1.7 times as long, or longer: size the grid by resident clusters.",
         _second_wave,
+    ),
+    (
+        "With all SMs at work, clusters of 4 fill faster than of 2, and of 8 than of 4: fewer streams share a GPC.",
+        _few_streams,
     ),
 )
 

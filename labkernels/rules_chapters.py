@@ -44,6 +44,7 @@ SPEAKS = {
     "two_warps": ("small multicast tiles", "two producer and two consumer warps"),
     "short_slices": ("a tile whose slice is under 1 KiB", "one CTA multicasts whole tiles"),
     "second_wave": ("a grid of clusters", "as many clusters as are resident"),
+    "few_streams": ("a tile in L2 that 8 CTAs or more need, all SMs at work", "clusters of 8"),
     "multicast_beats_dsm": ("a tile in global memory that 4 CTAs or more need", "multicast, not DSM"),
     "slices_beat_one": ("a tile passed on through DSM", "every CTA pushes its slice"),
     "push_beats_pull": ("a tile passed on through DSM", "push"),
@@ -85,6 +86,7 @@ def _frames(store: Store, gpu: str, tables: dict[str, str]) -> dict[str, pd.Data
 _MULTICAST = {
     "multicast": "cluster_ring",
     "handshake": "cluster_ring",
+    "crowding": "cluster_ring",
     "cluster_counters": "cluster_counters",
     "residency": "cluster_residency",
 }
