@@ -6,7 +6,17 @@ import pytest
 from labkernels import sass
 from labkernels.assemble import assemble
 from labkernels.device import counters
-from labkernels.experiments import broadcast, cluster_counters, crowding, dsm, handover, handshake, multicast
+from labkernels.experiments import (
+    broadcast,
+    cluster_counters,
+    cluster_ring,
+    crowding,
+    dsm,
+    handover,
+    handshake,
+    multicast,
+)
+from labkernels.experiments.base import silent
 from labkernels.experiments.cluster_exchange import (
     EXCHANGES,
     PATTERNS,
@@ -160,3 +170,18 @@ def test_no_nsight_compute_is_said_by_name(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(counters.NoCounters, match="no ncu on the PATH"):
         counters.count(["true"], {})
+
+
+@pytest.mark.parametrize("module", [broadcast, crowding, handover, handshake, multicast])
+def test_rings_ask_for_memory_as_large_as_the_largest_reads(module, monkeypatch):
+    class Asked(Exception):
+        """Ends the measuring before a GPU is needed."""
+
+    def memory(gpu, nbytes):
+        raise Asked(nbytes)
+
+    monkeypatch.setattr(cluster_ring, "Memory", memory)
+    preset = module.PRESETS["quick"]
+    with pytest.raises(Asked) as asked:
+        module.measure(None, preset, silent)
+    assert asked.value.args == (max(c.footprint_bytes for c in module.configurations(preset)),)

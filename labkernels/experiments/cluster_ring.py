@@ -306,7 +306,6 @@ class ClusterRing(Bound):
 def measure_rings(
     gpu: Gpu,
     configurations: list[RingConfiguration],
-    footprint_bytes: int,
     rounds: int,
     bytes_per_cta: int,
     progress: Progress,
@@ -316,7 +315,6 @@ def measure_rings(
     Args:
         gpu: where.
         configurations: what to run.
-        footprint_bytes: the most that one of them reads.
         rounds: how often each is timed.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
         progress: bar over checks and rounds.
@@ -328,7 +326,7 @@ def measure_rings(
         WrongBytes: a ring delivered wrong bytes; nothing is timed.
         StalledWait: a barrier was never completed.
     """
-    memory = Memory(gpu, footprint_bytes)
+    memory = Memory(gpu, max(c.footprint_bytes for c in configurations))
     scratch = Buffer(max((c.footprint_bytes for c in configurations if c.source == "computed"), default=16))
     rings = []
     for configuration in progress(configurations, "check"):

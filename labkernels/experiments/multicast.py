@@ -96,9 +96,8 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Time every configuration; see `Parameters`."""
-    chosen = list(configurations(parameters))
-    footprint = max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes)
-    return measure_rings(gpu, chosen, footprint, parameters.rounds, parameters.bytes_per_cta, progress)
+    p, chosen = parameters, list(configurations(parameters))
+    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
 
 
 EXPERIMENT = Experiment(
