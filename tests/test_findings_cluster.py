@@ -202,7 +202,7 @@ def shown_by(chapter, namespace, monkeypatch):
 @pytest.mark.parametrize("chapter", ["multicast", "broadcast"])
 def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monkeypatch):
     stored = Store()
-    needed = {*TABLES.values(), "cluster_latency", "runs"}
+    needed = {*TABLES.values(), "cluster_latency", "issue_cost", "runs"}
     for path in (stored.root / f"{name}.csv" for name in needed):
         shutil.copy(path, tmp_path)
     asked = []
