@@ -8,6 +8,9 @@ import nbformat
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
+#: Tags that fold a cell's code away, or leave it out.
+FOLDED = {"hide-input", "remove-input"}
+
 
 def chapters() -> list[Path]:
     """The book's notebooks, in the order of their names."""
@@ -48,6 +51,8 @@ def hygiene_problems(path: Path) -> list[str]:
         where = f"cell {cell.get('id')!r}"
         if cell.get("outputs") or cell.get("execution_count") is not None:
             problems.append(f"{where}: carries outputs or an execution count; clear them")
+        if cell.cell_type == "code" and not FOLDED & set(cell.metadata.get("tags", [])):
+            problems.append(f"{where}: its code would stand open; tag it {' or '.join(sorted(FOLDED))}")
         if any(mark in cell.source for mark in ("<script", "cdn.", "//unpkg")):
             problems.append(f"{where}: loads a script or a CDN; the book works with no network")
     tagged = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]

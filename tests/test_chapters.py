@@ -43,8 +43,10 @@ def test_chapter_runs_from_stored_data(chapter, tmp_path, monkeypatch):
 
 def notebook(*, parameters="measure: bool = False", copies=1, **changes):
     code = nbformat.v4.new_code_cell
-    cells = [code(parameters, metadata={"tags": ["parameters"]}, id=f"p{i}") for i in range(copies)]
-    cells.append(code(changes.pop("source", "1"), id="body"))
+    cells = [
+        code(parameters, metadata={"tags": ["parameters", "remove-input"]}, id=f"p{i}") for i in range(copies)
+    ]
+    cells.append(code(changes.pop("source", "1"), metadata={"tags": ["hide-input"]}, id="body"))
     cells[-1].update(changes.pop("cell", {}))
     metadata = {"kernelspec": {"name": changes.pop("kernel", "python3"), "display_name": "Python 3"}}
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
@@ -59,6 +61,7 @@ def notebook(*, parameters="measure: bool = False", copies=1, **changes):
         ({"parameters": "measure: bool = True"}, "needs `measure: bool = False`"),
         ({"cell": {"execution_count": 3}}, "'body': carries outputs"),
         ({"cell": {"outputs": [nbformat.v4.new_output("stream", text="x")]}}, "'body': carries outputs"),
+        ({"cell": {"metadata": {}}}, "'body': its code would stand open; tag it hide-input or remove-input"),
         ({"kernel": "julia"}, "kernel 'julia'"),
         ({"source": "'https://cdn.example.org/x.js'"}, "'body': loads a script"),
     ],
