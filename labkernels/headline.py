@@ -1,4 +1,4 @@
-"""The figures that README and introduction quote, per GPU, each with unit, interval and run."""
+"""The figures that README quotes, per GPU, each with unit, interval and run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,11 +27,12 @@ class Figure:
     run_id: str | None = None
 
 
-Measure = Callable[[Store, str], Figure | None]
+#: Value, interval and run of a figure on a GPU; None or a LookupError where it was not measured.
+Measure = Callable[[Store, str], tuple[float, float | None, float | None, str] | None]
 
 
 def _read_gbps(source: str) -> Measure:
-    def measure(store: Store, gpu: str) -> Figure | None:
+    def measure(store: Store, gpu: str) -> tuple[float, float, float, str] | None:
         frame = selection.latest_rows(store, "throughput", "throughput", gpu)
         if frame.empty:
             return None
@@ -39,47 +40,38 @@ def _read_gbps(source: str) -> Measure:
         rounds = findings.rounds_of(frame, fastest)
         median = float(fastest["gbps_median"])
         interval = bootstrap_ratio(rounds, np.full_like(rounds, median))
-        return Figure(median, "GB/s", interval.low * median, interval.high * median, fastest["run_id"])
+        return median, interval.low * median, interval.high * median, fastest["run_id"]
 
     return measure
 
 
-def _tma_premium(store: Store, gpu: str) -> Figure | None:
+def _tma_premium(store: Store, gpu: str) -> tuple[float, float, float, str] | None:
     frame = selection.latest_rows(store, "latency", "latency", gpu)
     if frame.empty:
         return None
     tma = findings.latency(frame, "tma_bulk", "try_wait", "l2_near")
     ldg = findings.latency(frame, "ldg", "register nc", "l2_near")
     all_three = [float(tma[q] - ldg[q]) for q in ("cycles_p05", "cycles_median", "cycles_p95")]
-    return Figure(all_three[1], "cycles", min(all_three), max(all_three), tma["run_id"])
+    return all_three[1], min(all_three), max(all_three), tma["run_id"]
 
 
-def _crossover(store: Store, gpu: str) -> Figure | None:
+def _crossover(store: Store, gpu: str) -> tuple[float, float, float | None, str] | None:
     frame = selection.latest_rows(store, "throughput", "throughput", gpu)
     if frame.empty:
         return None
     found = findings.overtaking(frame, "hbm", "cp_async", ("tma_bulk", "tma_tile"))
     high = found.high if np.isfinite(found.high) else None
-    return Figure(found.x, "bytes per SM", found.low, high, frame["run_id"].iloc[0])
+    return found.x, found.low, high, frame["run_id"].iloc[0]
 
 
-def _of_cluster(find: Callable[[Store, str], findings_cluster.Measured], unit: str) -> Measure:
-    def measure(store: Store, gpu: str) -> Figure:
-        found = find(store, gpu)
-        return Figure(found.value, unit, found.low, found.high, found.run_id)
-
-    return measure
-
-
-def _of_frame(table: str, unit: str, figure: Callable[[pd.DataFrame], tuple[float, float, float]]) -> Measure:
+def _of_frame(table: str, figure: Callable[[pd.DataFrame], tuple[float, float, float]]) -> Measure:
     """A figure of the newest run of an experiment that has the name of its table."""
 
-    def measure(store: Store, gpu: str) -> Figure | None:
+    def measure(store: Store, gpu: str) -> tuple[float, float, float, str] | None:
         frame = selection.latest_rows(store, table, table, gpu)
         if frame.empty:
             return None
-        value, low, high = figure(frame)
-        return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]))
+        return *figure(frame), str(frame["run_id"].iloc[0])
 
     return measure
 
@@ -100,7 +92,7 @@ def _best(find: Callable[[pd.DataFrame], study.Best]) -> Callable[[pd.DataFrame]
 def _of_advisor(name: str) -> Measure:
     """A score over the held-out configurations, with the interval of resampled cells."""
 
-    def measure(store: Store, gpu: str) -> Figure:
+    def measure(store: Store, gpu: str) -> tuple[float, float, float, str]:
         cells = validation.choices(validation.held_out(store, gpu))
         rng = np.random.default_rng(SEED)
         draws = [
@@ -109,40 +101,28 @@ def _of_advisor(name: str) -> Measure:
         ]
         low, high = np.quantile(draws, [0.025, 0.975])
         run_id = selection.latest_run(store, "throughput", gpu)
-        return Figure(getattr(validation.score(cells), name), "ratio", float(low), float(high), run_id)
+        return getattr(validation.score(cells), name), float(low), float(high), str(run_id)
 
     return measure
 
 
 #: Every name that a reader may rely on, in the order of the table.
-FIGURES: dict[str, tuple[str, Measure | None]] = {
+FIGURES: dict[str, tuple[str, Measure]] = {
     "hbm_read_gbps": ("GB/s", _read_gbps("hbm")),
     "l2_read_gbps": ("GB/s", _read_gbps("l2")),
     "tma_latency_premium_cycles": ("cycles", _tma_premium),
     "crossover_bytes_in_flight_per_sm": ("bytes per SM", _crossover),
     "multicast_fill_bytes_per_clock_per_sm": (
         "B/clk/SM",
-        _of_cluster(findings_cluster.multicast_fill_bytes_per_clock_per_sm, "B/clk/SM"),
+        findings_cluster.multicast_fill_bytes_per_clock_per_sm,
     ),
-    "multicast_l2_read_ratio": (
-        "ratio",
-        _of_cluster(findings_cluster.multicast_l2_read_ratio, "ratio"),
-    ),
-    "dsm_bulk_bytes_per_clock_per_sm": (
-        "B/clk/SM",
-        _of_cluster(findings_cluster.dsm_bulk_bytes_per_clock_per_sm, "B/clk/SM"),
-    ),
-    "dsm_load_latency_cycles": (
-        "cycles",
-        _of_cluster(findings_cluster.dsm_load_latency_cycles, "cycles"),
-    ),
-    "paged_best_over_contiguous": (
-        "ratio",
-        _of_frame("paged", "ratio", findings_paged.paged_best_over_contiguous),
-    ),
-    "fa3_rule_regret": ("ratio", _of_frame("fa3", "ratio", _regret)),
-    "wgmma_bf16_tflops": ("TFLOP/s", _of_frame("gemm", "TFLOP/s", _best(study.wgmma_bf16_tflops))),
-    "gemm_best_over_library": ("ratio", _of_frame("gemm", "ratio", _best(study.gemm_best_over_library))),
+    "multicast_l2_read_ratio": ("ratio", findings_cluster.multicast_l2_read_ratio),
+    "dsm_bulk_bytes_per_clock_per_sm": ("B/clk/SM", findings_cluster.dsm_bulk_bytes_per_clock_per_sm),
+    "dsm_load_latency_cycles": ("cycles", findings_cluster.dsm_load_latency_cycles),
+    "paged_best_over_contiguous": ("ratio", _of_frame("paged", findings_paged.paged_best_over_contiguous)),
+    "fa3_rule_regret": ("ratio", _of_frame("fa3", _regret)),
+    "wgmma_bf16_tflops": ("TFLOP/s", _of_frame("gemm", _best(study.wgmma_bf16_tflops))),
+    "gemm_best_over_library": ("ratio", _of_frame("gemm", _best(study.gemm_best_over_library))),
     "advisor_agreement": ("ratio", _of_advisor("agreement")),
     "advisor_regret_p95": ("ratio", _of_advisor("regret_p95")),
 }
@@ -150,17 +130,18 @@ FIGURES: dict[str, tuple[str, Measure | None]] = {
 
 def _figure(measure: Measure, unit: str, store: Store, gpu: str) -> Figure:
     try:
-        return measure(store, gpu) or Figure(None, unit)
+        found = measure(store, gpu)
     except LookupError:  # a quick run leaves out what the figure asks for
+        found = None
+    if found is None:
         return Figure(None, unit)
+    value, low, high, run_id = found
+    return Figure(value, unit, low, high, run_id)
 
 
 def headline(store: Store) -> dict[str, dict[str, Figure]]:
     """All figures by GPU name and figure name; not measured is a value of None, never left out."""
     return {
-        gpu: {
-            name: _figure(measure, unit, store, gpu) if measure else Figure(None, unit)
-            for name, (unit, measure) in FIGURES.items()
-        }
+        gpu: {name: _figure(measure, unit, store, gpu) for name, (unit, measure) in FIGURES.items()}
         for gpu in selection.gpus(store)
     }
