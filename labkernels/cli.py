@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -245,12 +246,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; expected errors become one line on stderr and exit status 2."""
+    """Run one command; expected errors become one line on stderr and exit status 2.
+
+    Whoever reads the output may stop early (`| head`): that is no error.
+    """
     from labkernels.errors import NoGpu, StalledWait
 
     arguments = parser().parse_args(argv)
     try:
-        return arguments.function(arguments)
+        status = arguments.function(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
+        return 0
     except (ValueError, TypeError, LookupError, OSError, NoGpu, StalledWait) as error:
         print(f"labkernels: {error}", file=sys.stderr)
         return 2

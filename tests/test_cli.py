@@ -82,3 +82,9 @@ def test_help_lists_every_experiment():
         action.format_help() for action in parser()._subparsers._group_actions[0].choices.values()
     )
     assert all(name in text for name in MODULES)
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m labkernels rules | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
