@@ -3,8 +3,8 @@
 
 gemm: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps \
-	  nvidia-cutlass==$$($(BIN)/python -c 'from labkernels.gemm.build import CUTLASS_VERSION; print(CUTLASS_VERSION)')
-	$(BIN)/python -m labkernels.gemm.build --arch sm_90a
-	$(BIN)/python -m labkernels.gemm.build --arch sm_100a
-	$(BIN)/python -m labkernels.gemm.code
+	  nvidia-cutlass==$$($(BIN)/python -c 'from labkernels.studies.gemm.build import CUTLASS_VERSION; print(CUTLASS_VERSION)')
+	$(BIN)/python -m labkernels.studies.gemm.build --arch sm_90a
+	$(BIN)/python -m labkernels.studies.gemm.build --arch sm_100a
+	$(BIN)/python -m labkernels.studies.gemm.code
 	$(BIN)/python -m pytest -q tests/test_gemm.py

@@ -8,7 +8,7 @@ __all__ = ["advise"]
 
 def __getattr__(name: str) -> Any:
     if name == "advise":  # importing the package stays free of imports of its own
-        from labkernels.advisor import advise
+        from labkernels.model.advisor import advise
 
         return advise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
-    from labkernels.assemble import assemble_all
-    from labkernels.mechanisms import kernels
+    from labkernels.kernels.build import assemble_all
+    from labkernels.kernels.registry import kernels
 
     specs = kernels(arguments.mechanism, arguments.protocol)
     built = [
@@ -52,8 +52,8 @@ def _kernels(arguments: argparse.Namespace) -> int:
 
 
 def _ptx(arguments: argparse.Namespace) -> int:
-    from labkernels.assemble import render
-    from labkernels.mechanisms import kernels
+    from labkernels.kernels.build import render
+    from labkernels.kernels.registry import kernels
 
     found = [spec for spec in kernels() if spec.name == arguments.kernel]
     if not found:
@@ -63,9 +63,9 @@ def _ptx(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from labkernels.experiments import MODULES
-    from labkernels.experiments.run import run
     from labkernels.store import Store
+    from labkernels.studies.experiments import MODULES
+    from labkernels.studies.run import run
 
     overrides = {}
     for text in arguments.set:
@@ -81,7 +81,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from labkernels.chapters import chapters, hygiene_problems
+    from labkernels.book.hygiene import chapters, hygiene_problems
     from labkernels.store import Store
 
     store = Store(arguments.data) if arguments.data else Store()
@@ -103,7 +103,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _headline(arguments: argparse.Namespace) -> int:
-    from labkernels.headline import headline
+    from labkernels.book.headline import headline
     from labkernels.store import Store
 
     store = Store(arguments.data) if arguments.data else Store()
@@ -124,13 +124,12 @@ def _headline(arguments: argparse.Namespace) -> int:
 
 
 def _rules(arguments: argparse.Namespace) -> int:
-    from labkernels import selection
-    from labkernels.rules import judge
-    from labkernels.store import Store
+    from labkernels.store import Store, select
+    from labkernels.studies.rules import judge
 
     store = Store(arguments.data) if arguments.data else Store()
     found = [
-        v for gpu in ([arguments.gpu] if arguments.gpu else selection.gpus(store)) for v in judge(store, gpu)
+        v for gpu in ([arguments.gpu] if arguments.gpu else select.gpus(store)) for v in judge(store, gpu)
     ]
     if arguments.json:
         rows = [
@@ -148,7 +147,7 @@ def _rules(arguments: argparse.Namespace) -> int:
 
 
 def _advise(arguments: argparse.Namespace) -> int:
-    from labkernels.advisor import Question, describe
+    from labkernels.model.advisor import Question, describe
 
     given = {name: getattr(arguments, name) for name in Question.__dataclass_fields__}
     advice = Question(**given).advise(arguments.gpu)
@@ -157,12 +156,11 @@ def _advise(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from labkernels import selection
-    from labkernels.fit import save
-    from labkernels.store import Store
+    from labkernels.model.fit import save
+    from labkernels.store import Store, select
 
     store = Store(arguments.data) if arguments.data else Store()
-    names = [arguments.gpu] if arguments.gpu else selection.gpus(store)
+    names = [arguments.gpu] if arguments.gpu else select.gpus(store)
     folders = {gpu: str(save(store, gpu, store.root / "model")) for gpu in names}
     print(json.dumps({"models": folders}) if arguments.json else "\n".join(folders.values()))
     return 0
@@ -182,9 +180,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    from labkernels.advisor import options as advisor_options
-    from labkernels.experiments import MODULES
-    from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
+    from labkernels.kernels.registry import ARCHITECTURES, MECHANISMS
+    from labkernels.model.advisor import options as advisor_options
+    from labkernels.studies.experiments import MODULES
 
     top = argparse.ArgumentParser(prog="python -m labkernels", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -233,7 +231,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=text)
     one = command("fit", _fit, "Fit the performance model to the stored microbenchmarks", data=True)
     one.add_argument("--gpu", help="name of a GPU (all by default)")
-    from labkernels import census, dispatch
+    from labkernels.production import census, dispatch
 
     one = commands.add_parser("dispatch", help="What FlashAttention-3 or -4 choose for each operand; no GPU")
     dispatch.add_arguments(one)

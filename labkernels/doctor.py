@@ -5,8 +5,8 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 
-from labkernels import sass
 from labkernels.errors import NoGpu
+from labkernels.kernels import sass
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def _packages() -> Finding:
 
 
 def _assembler() -> Finding:
-    from labkernels.assemble import assemble
-    from labkernels.mechanisms import kernel
+    from labkernels.kernels.build import assemble
+    from labkernels.kernels.registry import kernel
 
     try:
         built = assemble(kernel("tma_bulk", "issue", per_copy="copy"))

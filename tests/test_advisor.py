@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from labkernels import advise
-from labkernels.advisor import (
+from labkernels.cli import main
+from labkernels.legality import IllegalOperand
+from labkernels.model.advisor import (
     ContradictoryOperand,
     Question,
     UnmeasuredOperand,
@@ -19,20 +21,7 @@ from labkernels.advisor import (
     gpus,
     options,
 )
-from labkernels.cli import main
-from labkernels.fit import (
-    CELL,
-    HANDED_OVER_NAMES,
-    NAMES,
-    SHARED,
-    configurations,
-    fit,
-    handovers,
-    held_out,
-    predicted,
-)
-from labkernels.legality import IllegalOperand
-from labkernels.model import (
+from labkernels.model.closed_form import (
     MODEL,
     SHARES,
     TERMS,
@@ -44,10 +33,21 @@ from labkernels.model import (
     predict,
     terms,
 )
+from labkernels.model.fit import (
+    CELL,
+    HANDED_OVER_NAMES,
+    NAMES,
+    SHARED,
+    configurations,
+    fit,
+    handovers,
+    held_out,
+    predicted,
+)
 from labkernels.operand import Operand, Ring
-from labkernels.rules import RULES, judge
 from labkernels.store import RUNS, Store
 from labkernels.store.schema import load_package
+from labkernels.studies.rules import RULES, judge
 
 GPU = gpus()[0]
 OF = constants(GPU)
@@ -258,7 +258,7 @@ def test_advice_is_quick_from_cold():
 
 def test_advice_imports_nothing_that_could_touch_a_gpu():
     code = (
-        "import sys, labkernels; from labkernels.advisor import Question; Question().advise(); labkernels.advise;"
+        "import sys, labkernels; from labkernels.model.advisor import Question; Question().advise(); labkernels.advise;"
         "sys.exit(bool({'numba', 'pandas', 'cuda.core', 'cuda.bindings'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

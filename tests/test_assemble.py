@@ -6,9 +6,17 @@ from functools import cache
 
 import pytest
 
-from labkernels import sass
-from labkernels.assemble import SANITIZER, AssemblyError, _templates, assemble, assemble_all, link, render
-from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, kernel, kernels
+from labkernels.kernels import sass
+from labkernels.kernels.build import (
+    SANITIZER,
+    AssemblyError,
+    _templates,
+    assemble,
+    assemble_all,
+    link,
+    render,
+)
+from labkernels.kernels.registry import ARCHITECTURES, MECHANISMS, kernel, kernels
 
 BY_NAME = {spec.name: spec for spec in kernels()}
 
@@ -64,7 +72,7 @@ def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):
     spec = kernel("tma_bulk", "issue", per_copy="copy")
     first = assemble(spec, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.cubin"))) == 1
-    monkeypatch.setattr("labkernels.assemble.render", lambda s, a: render(s, a) + "\n// changed")
+    monkeypatch.setattr("labkernels.kernels.build.render", lambda s, a: render(s, a) + "\n// changed")
     second = assemble(spec, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.cubin"))) == 2 and first.ptx_sha256 != second.ptx_sha256
 
@@ -111,7 +119,7 @@ def test_a_kernel_without_its_opcode_is_refused(tmp_path, monkeypatch):
     other = render(kernel("tma_tile", "issue", rank=2, per_copy="copy"), "sm_90a").replace(
         "tma_tile_issue", "tma_bulk_issue"
     )
-    monkeypatch.setattr("labkernels.assemble.render", lambda spec, arch: other)
+    monkeypatch.setattr("labkernels.kernels.build.render", lambda spec, arch: other)
     with pytest.raises(AssemblyError, match="no UBLKCP"):
         assemble(kernel("tma_bulk", "issue", per_copy="copy"), cache_dir=tmp_path)
     assert not list(tmp_path.iterdir()), "a refused kernel was cached"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 
-from labkernels.chapters import BOOK, chapters
+from labkernels.book.hygiene import chapters
+from labkernels.paths import BOOK
 
 pytestmark = pytest.mark.book
 

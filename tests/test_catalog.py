@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from labkernels import catalog, sass, source_rules
+from labkernels.kernels import sass
+from labkernels.production import catalog, source_rules
 from labkernels.store.schema import load_package
 
 TABLES = load_package(catalog.CATALOG / "datapackage.json")

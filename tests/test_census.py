@@ -8,8 +8,9 @@ import zipfile
 import ptx_samples as ptx
 import pytest
 
-from labkernels import census, containers, flash_names, mechanisms, sass
-from labkernels.assemble import assemble
+from labkernels.kernels import registry, sass
+from labkernels.kernels.build import assemble
+from labkernels.production import census, containers, flash_names
 
 
 def run(capsys, *arguments):
@@ -166,9 +167,9 @@ def test_reading_names_ranks_widths_and_other_ctas(tmp_path):
     )
 
 
-@pytest.mark.parametrize("mechanism", mechanisms.MECHANISMS)
+@pytest.mark.parametrize("mechanism", registry.MECHANISMS)
 def test_kernels_of_the_project_read_as_the_registry_promises(tmp_path, mechanism):
-    protocols = {spec.protocol: spec for spec in mechanisms.kernels(mechanism)}
+    protocols = {spec.protocol: spec for spec in registry.kernels(mechanism)}
     for spec in protocols.values():
         path = write(tmp_path / f"{spec.protocol}.cubin", assemble(spec, "sm_90a", tmp_path).cubin)
         (kernel,), errors = census.census([path])

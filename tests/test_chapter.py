@@ -5,9 +5,9 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from labkernels.chapter import Chapter, ParameterError, check_parameters
-from labkernels.chapters import BOOK
+from labkernels.book.chapter import Chapter, ParameterError, check_parameters
 from labkernels.errors import NoGpu
+from labkernels.paths import BOOK
 
 
 def namespace(**values):

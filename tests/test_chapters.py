@@ -7,7 +7,8 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from labkernels.chapters import BOOK, chapters, hygiene_problems
+from labkernels.book.hygiene import chapters, hygiene_problems
+from labkernels.paths import BOOK
 
 DATA = BOOK.parent / "data"
 each_chapter = pytest.mark.parametrize("chapter", chapters(), ids=lambda path: path.stem)

@@ -88,7 +88,7 @@ def test_every_layer_of_the_grammar_renders_together():
 
 
 def test_without_vl_convert_the_chart_is_live_only(monkeypatch):
-    monkeypatch.setattr(charts, "vlc", None)
+    monkeypatch.setattr(charts.grammar, "vlc", None)
     spec = alt.Chart(rows(), description="A test.").mark_point().to_dict()
     assert charts.book_renderer(spec) == {charts.VEGA_LITE_MIME: spec, "text/plain": "A test."}
 

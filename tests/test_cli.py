@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from labkernels.cli import main, parser
-from labkernels.store.store import DATA
+from labkernels.paths import DATA
 
 COMMANDS = ["kernels", "ptx", "measure", "check", "merge", "headline", "doctor", "census"]
 
@@ -76,7 +76,7 @@ def test_mistakes_are_one_line(arguments, message, capsys):
 
 
 def test_help_lists_every_experiment():
-    from labkernels.experiments import MODULES
+    from labkernels.studies.experiments import MODULES
 
     text = parser().format_help() + "".join(
         action.format_help() for action in parser()._subparsers._group_actions[0].choices.values()

@@ -3,28 +3,16 @@
 import numpy as np
 import pytest
 
-from labkernels import sass
-from labkernels.assemble import assemble
 from labkernels.device import counters
-from labkernels.experiments import (
-    broadcast,
-    cluster_counters,
-    cluster_ring,
-    crowding,
-    dsm,
-    handover,
-    handshake,
-    multicast,
-)
-from labkernels.experiments.base import silent
-from labkernels.experiments.cluster_exchange import (
-    EXCHANGES,
-    PATTERNS,
-    ExchangeConfiguration,
-    align,
-)
-from labkernels.experiments.cluster_ring import RingConfiguration, multicast_ring, unicast_ring
-from labkernels.mechanisms import kernel, kernels
+from labkernels.kernels import sass
+from labkernels.kernels.build import assemble
+from labkernels.kernels.registry import kernel, kernels
+from labkernels.protocols import ring as ring_protocol
+from labkernels.protocols.exchange import EXCHANGES, PATTERNS, ExchangeConfiguration, align
+from labkernels.protocols.experiment import silent
+from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
+from labkernels.studies.broadcast import broadcast, dsm, handover
+from labkernels.studies.multicast import cluster_counters, crowding, handshake, multicast
 
 KIB = 1024
 PROTOCOLS = ("ring", "exchange", "pair", "arrival")
@@ -180,7 +168,7 @@ def test_rings_ask_for_memory_as_large_as_the_largest_reads(module, monkeypatch)
     def memory(gpu, nbytes):
         raise Asked(nbytes)
 
-    monkeypatch.setattr(cluster_ring, "Memory", memory)
+    monkeypatch.setattr(ring_protocol, "Memory", memory)
     preset = module.PRESETS["quick"]
     with pytest.raises(Asked) as asked:
         module.measure(None, preset, silent)

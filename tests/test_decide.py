@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
-from labkernels.advisor import PREFERENCE, Question, gpus, options
-from labkernels.chapters import BOOK
-from labkernels.decide import TYPICAL, Form, address, typical
+from labkernels.book.decide import TYPICAL, Form, address, typical
+from labkernels.model.advisor import PREFERENCE, Question, gpus, options
+from labkernels.paths import BOOK
 
 PAGE = BOOK.parent / "_build" / "html" / "book" / "decide.html"
 GPU = gpus()[0]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from labkernels import kernels
 from labkernels.device import Gpu, NoGpu, gpu
 from labkernels.device.environment import summarize_samples
-from labkernels.device.words import random_words
+from labkernels.device.random_fill import random_words
 from labkernels.errors import StalledWait
+from labkernels.kernels import entry
 
 RESULT = driver.CUresult
 
@@ -84,7 +84,7 @@ def test_no_samples_are_empty_columns():
 
 
 def test_the_filling_kernel_and_numpy_agree(monkeypatch):
-    function, _ = kernels.fill()
+    function, _ = entry.fill()
     words = np.zeros(257, np.uint32)
 
     class OneThread:

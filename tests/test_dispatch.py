@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from labkernels import dispatch
 from labkernels.legality import MECHANISMS
+from labkernels.production import dispatch
 
 # (bytes, head_dim, head_dim_v) -> tiles: unmasked, causal, local, gathered, gathered local
 FA3_TILES = {

@@ -3,22 +3,16 @@
 import numpy as np
 import pytest
 
-from labkernels.assemble import SANITIZER
-from labkernels.experiments import (
-    MODULES,
-    experiment,
-    issue,
-    l2_footprint,
-    row_shape,
-    stream_counters,
-    throughput,
-)
-from labkernels.experiments.chase import transfer_operand
-from labkernels.experiments.run import parameters_of, run
-from labkernels.experiments.stream import Configuration, walk_of
+from labkernels.kernels.build import SANITIZER
+from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
-from labkernels.mechanisms import PER_COPY, kernel
 from labkernels.operand import Operand, Ring, Swizzle
+from labkernels.protocols.chase import transfer_operand
+from labkernels.protocols.stream import Configuration, walk_of
+from labkernels.studies.crossover import l2_footprint, row_shape, stream_counters, throughput
+from labkernels.studies.experiments import MODULES, experiment
+from labkernels.studies.latency import issue
+from labkernels.studies.run import parameters_of, run
 
 SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
 
@@ -113,7 +107,7 @@ def test_bad_parameters_are_named(name, preset, overrides, kind, message):
 
 
 def test_words_do_not_repeat_where_it_matters():
-    from labkernels.device.words import random_words
+    from labkernels.device.random_fill import random_words
 
     words = random_words(np.arange(1 << 16), 7)
     assert len(set(words.tolist())) > 0.99 * (1 << 16)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from labkernels.device import NoGpu
-from labkernels.experiments import fa3_fwd, flash
-from labkernels.flash_names import demangle, parse
+from labkernels.production.flash_names import demangle, parse
 from labkernels.store import Store
 from labkernels.store.text import render
+from labkernels.studies.paged import fa3_fwd, flash
 
 SYMBOL = (  # fp8, head dim 96, causal, as the wheel spells it
     "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnFwdSm90INS1_25CollectiveMainloopFwdSm90"

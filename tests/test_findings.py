@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkernels import findings
-from labkernels.headline import FIGURES, headline
-from labkernels.rules import RULES, judge
+from labkernels.book.headline import FIGURES, headline
 from labkernels.store import RUNS, Store
+from labkernels.studies.crossover import findings
+from labkernels.studies.rules import RULES, judge
 
 KIB = 1 << 10
 
@@ -144,7 +144,7 @@ def test_every_stored_gpu_gets_a_verdict_with_its_run_and_every_headline_figure(
 def test_a_rule_can_fail(monkeypatch):
     speeds = {"cp_async": {64 * KIB: 100, 128 * KIB: 100}, "tma_tile": {64 * KIB: 80, 128 * KIB: 100}}
     frame = rows(speeds, tile=16 * KIB)
-    monkeypatch.setattr("labkernels.selection.latest_rows", lambda *arguments: frame)
+    monkeypatch.setattr("labkernels.store.select.latest_rows", lambda *arguments: frame)
     outcomes = {
         v.rule.id: v.outcome for v in judge(Store(), "Some GPU", "crossover") if "difference" in v.rule.id
     }

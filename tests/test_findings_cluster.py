@@ -6,10 +6,12 @@ import nbformat
 import pandas as pd
 import pytest
 
-from labkernels import charts, charts_cluster, selection, tables
-from labkernels import findings_cluster as found
-from labkernels.chapters import BOOK
-from labkernels.store import Store, new_run_id
+from labkernels import charts
+from labkernels.charts import tables
+from labkernels.paths import BOOK
+from labkernels.store import Store, new_run_id, select
+from labkernels.studies.multicast import charts as multicast_charts
+from labkernels.studies.multicast import findings as found
 
 TABLES = {
     "multicast": "cluster_ring",
@@ -35,7 +37,7 @@ def gpus(store):
 
 @pytest.fixture(scope="module")
 def frames(store):
-    return {name: selection.latest_rows(store, table, name, "NVIDIA H200") for name, table in TABLES.items()}
+    return {name: select.latest_rows(store, table, name, "NVIDIA H200") for name, table in TABLES.items()}
 
 
 def test_headlines_lie_inside_their_intervals(store, gpus):
@@ -129,9 +131,9 @@ def test_own_points_are_triangles_over_the_stored_lines(frames):
     table = found.rates(
         found.where(frames["multicast"], source="l2", tile_bytes=32768, stages=6, **found.PLAIN)
     )
-    chart = charts_cluster.ways(table, charts_cluster.fan_out_axis(), own=table.head(2))
+    chart = multicast_charts.ways(table, multicast_charts.fan_out_axis(), own=table.head(2))
     assert str(chart.to_dict()).count("triangle-up") == 1
-    assert "triangle-up" not in str(charts_cluster.ways(table, charts_cluster.fan_out_axis()).to_dict())
+    assert "triangle-up" not in str(multicast_charts.ways(table, multicast_charts.fan_out_axis()).to_dict())
 
 
 def test_a_span_of_one_value_is_one_number():
@@ -211,7 +213,7 @@ def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monk
         """A quick run of a GPU like the stored one, a tenth slower."""
         asked.append((name, preset))
         table = {**TABLES, "cluster_latency": "cluster_latency"}[name]
-        run_id = selection.latest_run(stored, name)
+        run_id = select.latest_run(stored, name)
         rows = stored.read(table, run_ids=[run_id]).query(QUICK[name])
         rows = rows.drop(columns="run_id").astype(object).where(lambda frame: frame.notna(), None)
         if found.RATE in rows:
@@ -224,7 +226,7 @@ def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monk
         }
         return store.record(described, {table: rows.to_dict("records")})
 
-    monkeypatch.setattr("labkernels.experiments.run.run", fake_run)
+    monkeypatch.setattr("labkernels.studies.run.run", fake_run)
     plain = shown_by(chapter, {"given": {"data_dir": str(tmp_path)}}, monkeypatch)
     given = {"data_dir": str(tmp_path), "measure": True}
     drawn = shown_by(chapter, {"given": given}, monkeypatch)

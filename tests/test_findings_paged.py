@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkernels import findings_paged as found
-from labkernels import selection
-from labkernels.store import Store
+from labkernels.store import Store, select
+from labkernels.studies.paged import findings as found
 
 ROUNDS = 9
 
@@ -130,7 +129,7 @@ def test_signs_agree_where_isolated_and_real_kernels_say_the_same(paged, fa3):
 
 
 def stored(experiment):
-    rows = selection.latest_rows(Store(), experiment, experiment)
+    rows = select.latest_rows(Store(), experiment, experiment)
     if rows.empty:
         pytest.skip(f"no rows of {experiment} yet")
     return rows
@@ -153,7 +152,7 @@ def test_stored_rows_show_the_mechanism_that_the_rules_say():
 
 
 def test_stored_page_table_costs_compare_one_kernel_with_itself():
-    rows = selection.latest_rows(Store(), "fa3", "fa3_fwd")
+    rows = select.latest_rows(Store(), "fa3", "fa3_fwd")
     if rows.empty:
         pytest.skip("no rows of fa3_fwd yet")
     assert set(rows["mechanism"]) == {"tma_tile"}

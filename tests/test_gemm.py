@@ -1,7 +1,6 @@
 """The GEMM study: compiled code against cluster shapes, the rule against products it was made without, bad input."""
 
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels import selection
-from labkernels.experiments import gemm_traffic
-from labkernels.experiments.gemm import PRESETS, candidates
-from labkernels.gemm import build, family, library, operands, rule, study, verdicts
-from labkernels.gemm.shapes import SHAPES
-from labkernels.store import RUNS, Store
+from labkernels.paths import ROOT
+from labkernels.store import RUNS, Store, select
+from labkernels.studies.gemm import build, family, gemm_traffic, heuristic, library, operands, rules
+from labkernels.studies.gemm import findings as gemm_findings
+from labkernels.studies.gemm.gemm import PRESETS, candidates
+from labkernels.studies.gemm.shapes import SHAPES
 
-ROOT = Path(__file__).resolve().parents[1]
 TILES = st.sampled_from(family.TILES)
 EXTENTS = st.integers(1, 40_000)
 RESIDENT = {1: 132, 2: 132, 4: 120}
@@ -29,14 +27,14 @@ def store():
 
 @pytest.fixture(scope="module")
 def rounds(store):
-    return study.Rounds(study.with_kernels(selection.latest_rows(store, "gemm", "gemm")))
+    return gemm_findings.Rounds(gemm_findings.with_kernels(select.latest_rows(store, "gemm", "gemm")))
 
 
 @pytest.fixture(scope="module")
 def held_out(store):
     runs = store.read(RUNS)
     run_id = runs.loc[runs["experiment"].eq("gemm") & runs["preset"].eq("held_out"), "run_id"].max()
-    return study.medians(study.with_kernels(selection.rows(store, "gemm", [run_id])))
+    return gemm_findings.medians(gemm_findings.with_kernels(select.rows(store, "gemm", [run_id])))
 
 
 @pytest.fixture(scope="module")
@@ -116,49 +114,49 @@ def test_every_product_agreed_with_the_reference(rounds):
 
 
 def test_candidates_are_checked_and_timed_together(rounds):
-    sizes = rounds.frame.groupby(study.CANDIDATE, dropna=False)["round"].agg(["size", "nunique"])
+    sizes = rounds.frame.groupby(gemm_findings.CANDIDATE, dropna=False)["round"].agg(["size", "nunique"])
     assert (sizes["size"] == sizes["nunique"]).all()
     assert sizes["nunique"].min() >= 9
 
 
 def test_best_kernels_reach_the_library(rounds):
-    large = study.large(study.over_library(rounds))
+    large = gemm_findings.large(gemm_findings.over_library(rounds))
     assert len(large) >= 12
     assert (large["ratio"] >= 0.97).sum() >= 8
 
 
 def test_parts_add_up(rounds):
-    shares = study.multicast_shares(rounds)
+    shares = gemm_findings.multicast_shares(rounds)
     assert len(shares) > 200
     assert shares["adds_up"].mean() >= 0.95
     assert (shares["low"] <= shares["ratio"]).all() and (shares["ratio"] <= shares["high"]).all()
 
 
 def test_decomposition_telescopes(rounds):
-    found = study.decompose(rounds, (8192, 8192, 8192), (128, 128), (4, 1), 1)
+    found = gemm_findings.decompose(rounds, (8192, 8192, 8192), (128, 128), (4, 1), 1)
     product = np.prod([part.ratio for part in found.parts])
     assert product == pytest.approx(found.total.ratio, rel=0.02)
     assert found.parts[0].ratio == pytest.approx(132 / 120)
 
 
 def test_decomposition_says_what_is_missing(rounds):
-    with pytest.raises(study.NotMeasured, match=r"bf16_128x128_2x1_independent .* 1024 × 1024 × 512"):
-        study.decompose(rounds, (1024, 1024, 512), (128, 128), (2, 1), 1)
+    with pytest.raises(gemm_findings.NotMeasured, match=r"bf16_128x128_2x1_independent .* 1024 × 1024 × 512"):
+        gemm_findings.decompose(rounds, (1024, 1024, 512), (128, 128), (2, 1), 1)
 
 
 def test_verdicts_without_rows_are_not_measured(rounds):
-    one = study.Rounds(rounds.frame[rounds.frame["shape"].eq("1024³")])
-    judged = {v.rule: v.verdict for v in verdicts.verdicts(one)}
+    one = gemm_findings.Rounds(rounds.frame[rounds.frame["shape"].eq("1024³")])
+    judged = {v.rule: v.verdict for v in rules.verdicts(one)}
     assert set(judged.values()) == {"not measured"}
-    assert {v.verdict for v in verdicts.verdicts(rounds)} <= {"holds", "does not hold"}
+    assert {v.verdict for v in rules.verdicts(rounds)} <= {"holds", "does not hold"}
 
 
 def test_headline_figures_are_of_the_rows(rounds):
-    best = study.wgmma_bf16_tflops(rounds.frame)
+    best = gemm_findings.wgmma_bf16_tflops(rounds.frame)
     rows = rounds.frame[rounds.frame["dtype"].eq("bf16") & rounds.frame["kernel"].ne("library")]
     assert best.low <= best.value <= best.high
     assert rows["tflops"].median() < best.value <= rows["tflops"].max()
-    over = study.gemm_best_over_library(rounds.frame)
+    over = gemm_findings.gemm_best_over_library(rounds.frame)
     assert over.low <= over.value <= over.high
     assert over.run_id == best.run_id == rounds.frame["run_id"].iloc[0]
 
@@ -175,7 +173,7 @@ def test_held_out_shapes_are_not_among_those_the_rule_was_made_from():
 
 @pytest.mark.parametrize("by", ["duration_us", "cycles"])
 def test_regret_on_held_out_shapes(held_out, rounds, by):
-    regret = study.regrets(held_out, rule.choose, rounds.resident, by=by)["regret"]
+    regret = gemm_findings.regrets(held_out, heuristic.choose, rounds.resident, by=by)["regret"]
     assert len(regret) == 3 * sum(shape.held_out for shape in SHAPES)
     assert regret.median() <= 1.01
     assert regret.quantile(0.95) <= 1.05
@@ -183,23 +181,23 @@ def test_regret_on_held_out_shapes(held_out, rounds, by):
 
 def test_the_rule_beats_what_others_do(held_out, rounds):
     def p95(choose):
-        return study.regrets(held_out, choose, rounds.resident)["regret"].quantile(0.95)
+        return gemm_findings.regrets(held_out, choose, rounds.resident)["regret"].quantile(0.95)
 
-    assert all(p95(rule.choose) < p95(other) for other in rule.OTHERS.values())
+    assert all(p95(heuristic.choose) < p95(other) for other in heuristic.OTHERS.values())
 
 
 @given(st.tuples(EXTENTS, EXTENTS, EXTENTS), TILES)
 def test_a_choice_adds_no_tile_and_no_wave(shape, tile):
-    choice = rule.choose(shape, tile, RESIDENT)
+    choice = heuristic.choose(shape, tile, RESIDENT)
     tiles = int(np.prod([-(-extent // t) for extent, t in zip(shape, tile, strict=False)]))
-    assert rule.scheduled_tiles(shape, tile, choice.cluster, choice.swizzle) == tiles
-    least = rule.waves(shape, tile, rule.Choice((1, 1), 1), RESIDENT)
-    assert rule.waves(shape, tile, choice, RESIDENT) <= least
+    assert heuristic.scheduled_tiles(shape, tile, choice.cluster, choice.swizzle) == tiles
+    least = heuristic.waves(shape, tile, heuristic.Choice((1, 1), 1), RESIDENT)
+    assert heuristic.waves(shape, tile, choice, RESIDENT) <= least
 
 
 @given(st.tuples(EXTENTS, EXTENTS, EXTENTS), TILES, st.sampled_from(family.CLUSTERS), st.sampled_from([1, 8]))
 def test_scheduled_tiles_hold_the_grid_in_whole_clusters(shape, tile, cluster, swizzle):
-    scheduled = rule.scheduled_tiles(shape, tile, cluster, swizzle)
+    scheduled = heuristic.scheduled_tiles(shape, tile, cluster, swizzle)
     assert scheduled >= np.prod([-(-extent // t) for extent, t in zip(shape, tile, strict=False)])
     assert scheduled % (cluster[0] * cluster[1]) == 0
 
@@ -220,35 +218,37 @@ def test_scheduled_tiles_hold_the_grid_in_whole_clusters(shape, tile, cluster, s
     ],
 )
 def test_scheduled_tiles_by_hand(shape, tile, cluster, swizzle, tiles):
-    assert rule.scheduled_tiles(shape, tile, cluster, swizzle) == tiles
+    assert heuristic.scheduled_tiles(shape, tile, cluster, swizzle) == tiles
 
 
 def test_choices_by_hand():
     def choice(*shape, tile=(128, 256)):
-        return rule.choose(shape, tile, RESIDENT)
+        return heuristic.choose(shape, tile, RESIDENT)
 
-    assert choice(64, 28672, 8192) == rule.Choice((1, 4), 8), "one row of tiles"
-    assert choice(8192, 8192, 8192) == rule.Choice((1, 1), 8), "many waves, nothing padded"
+    assert choice(64, 28672, 8192) == heuristic.Choice((1, 4), 8), "one row of tiles"
+    assert choice(8192, 8192, 8192) == heuristic.Choice((1, 1), 8), "many waves, nothing padded"
     assert choice(1280, 3072, 4096).cluster == (2, 2), "120 tiles fit 30 clusters of four"
     assert choice(1408, 3072, 4096).cluster != (2, 2), "132 tiles do not"
 
 
 def test_rule_refuses_bad_input():
     with pytest.raises(ValueError, match=r"shape \(0, 128, 128\)"):
-        rule.choose((0, 128, 128), (128, 128), RESIDENT)
+        heuristic.choose((0, 128, 128), (128, 128), RESIDENT)
     with pytest.raises(ValueError, match="clusters of 4 CTAs"):
-        rule.choose((128, 128, 128), (128, 128), {1: 132, 2: 132})
+        heuristic.choose((128, 128, 128), (128, 128), {1: 132, 2: 132})
 
 
 def test_deepgemm_as_published():
-    assert rule.deepgemm((1280, 3072, 4096), (128, 256), RESIDENT).cluster == (1, 1), "one wave"
-    assert rule.deepgemm((8192, 8192, 8192), (128, 128), RESIDENT).cluster == (1, 2)
-    assert rule.deepgemm((8192, 8192, 8192), (128, 256), RESIDENT).cluster == (2, 1), "B is the larger side"
+    assert heuristic.deepgemm((1280, 3072, 4096), (128, 256), RESIDENT).cluster == (1, 1), "one wave"
+    assert heuristic.deepgemm((8192, 8192, 8192), (128, 128), RESIDENT).cluster == (1, 2)
+    assert heuristic.deepgemm((8192, 8192, 8192), (128, 256), RESIDENT).cluster == (2, 1), (
+        "B is the larger side"
+    )
 
 
 def test_predictions_are_judged_where_we_have_the_kernel(rounds, store):
-    table = study.medians(rounds.frame)
-    found = study.predicted_regrets(table, store.read("gemm_predicted"))
+    table = gemm_findings.medians(rounds.frame)
+    found = gemm_findings.predicted_regrets(table, store.read("gemm_predicted"))
     assert len(found) >= 12
     assert found["regret"].ge(1).all()
 
@@ -262,16 +262,16 @@ def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="'bf16_64x64_1x1' for sm_90a; there are bf16_128x128_1x1"):
         family.find("sm_90a", "bf16_64x64_1x1")
     with pytest.raises(ValueError, match="nonsense"):
-        study.with_kernels(pd.DataFrame({"kernel": ["nonsense"], "m": [1], "n": [1], "k": [1]}))
+        gemm_findings.with_kernels(pd.DataFrame({"kernel": ["nonsense"], "m": [1], "n": [1], "k": [1]}))
 
 
 def test_a_missing_library_says_how_to_build_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"labkernels\.gemm\.build --arch sm_90a"):
+    with pytest.raises(FileNotFoundError, match=r"labkernels\.studies\.gemm\.build --arch sm_90a"):
         library.Library("sm_90a", tmp_path / "none.so")
 
 
 def test_build_says_what_it_lacks(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(build, "CACHE", tmp_path)
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(build.BuildError, match="no nvcc on the PATH"):
         build.build("sm_90a")
@@ -321,7 +321,7 @@ def test_counters_are_asked_of_one_process_with_caches_flushed(monkeypatch):
     ((target, flush),) = asked
     assert target[1:] == [
         "-m",
-        "labkernels.gemm.once",
+        "labkernels.studies.gemm.once",
         "64",
         "128",
         "256",

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels.legality import (
-    ARCHITECTURES,
-    MECHANISMS,
-    RULES,
-    IllegalOperand,
-    require_legal,
-    violations,
-)
+from labkernels.legality import ARCHITECTURES, MECHANISMS, RULES, IllegalOperand, require_legal, violations
 from labkernels.operand import Operand, Ring, Swizzle, swizzle_offset
 
 SHARED_LIMIT = 232_448

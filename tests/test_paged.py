@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels import dispatch
-from labkernels.assemble import assemble, render
-from labkernels.experiments import fa3, flash
-from labkernels.experiments.gather import Cache, Gather, column_span, require_pages_in_pool
-from labkernels.experiments.paged import PRESETS, decode_cases, wgmma_cases, work
-from labkernels.flash_names import parse
-from labkernels.mechanisms import kernel, kernels
+from labkernels.kernels.build import assemble, render
+from labkernels.kernels.registry import kernel, kernels
+from labkernels.production import dispatch
+from labkernels.production.flash_names import parse
+from labkernels.protocols.gather import Cache, Gather, column_span, require_pages_in_pool
+from labkernels.studies.paged import fa3, flash
+from labkernels.studies.paged.paged import PRESETS, decode_cases, wgmma_cases, work
 
 TILE_ROWS = 128
 

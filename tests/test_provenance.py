@@ -1,9 +1,9 @@
 """Rows know whether the kernels that made them are still the same."""
 
-from labkernels.assemble import assemble
-from labkernels.mechanisms import kernel
-from labkernels.provenance import digest, kernels_sha256, kernels_unchanged
+from labkernels.kernels.build import assemble
+from labkernels.kernels.registry import kernel
 from labkernels.store import RUNS, Store
+from labkernels.store.provenance import digest, kernels_sha256, kernels_unchanged
 
 
 def test_the_hash_of_names_is_the_hash_of_what_is_assembled():

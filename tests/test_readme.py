@@ -1,7 +1,7 @@
 """What README quotes is what the stored rows say."""
 
-from labkernels.chapters import BOOK
 from labkernels.cli import main
+from labkernels.paths import BOOK
 
 README = (BOOK.parent / "README.md").read_text(encoding="utf8")
 

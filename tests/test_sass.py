@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels import sass
+from labkernels.kernels import sass
 
 
 def mechanisms_of(*modules, arch="sm_90a"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels import stats
+from labkernels.studies import stats
 
 positive = st.floats(1e-3, 1e6)
 samples = st.lists(positive, min_size=1, max_size=30)

@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from labkernels.tables import Table
+from labkernels.charts.tables import Table
 
 FRAME = pd.DataFrame(
     {"system": ["one", "two", "two"], "text": ["a <b> & c", None, "x" * 80], "count": [1, 2, 3]},

@@ -1,4 +1,4 @@
-// The decision page: the formulas of labkernels/model.py and the checks of labkernels/advisor.py, in the browser.
+// The decision page: the formulas of labkernels/model/closed_form.py and the checks of labkernels/model/advisor.py, in the browser.
 (() => {
   const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "dsm_bulk", "cp_async", "dsm_load", "ldg"];
   const TENSOR_MAP = ["tma_tile", "tma_multicast"];

@@ -8,14 +8,13 @@ import statistics
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from labkernels.assemble import toolchain
 from labkernels.device.gpu import Gpu
+from labkernels.kernels.build import toolchain
+from labkernels.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("numpy", "pandas", "altair", "papermill")
 #: Packages whose kernels are measured, where they are installed.
 MEASURED_PACKAGES = ("jax", "flash-attn3-jax", "torch", "fa3_fwd")

@@ -11,8 +11,8 @@ import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOptions, launch
 
-from labkernels.assemble import Kernel
 from labkernels.errors import NoGpu, StalledWait
+from labkernels.kernels.build import Kernel
 
 OLDEST_CAPABILITY = (9, 0)
 

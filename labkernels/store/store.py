@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 from filelock import Timeout
 
+from labkernels.paths import DATA
 from labkernels.store.journal import Journal
 from labkernels.store.schema import Problem, Table, load_package
 from labkernels.store.text import Text, frame, header, parse, render
 
-DATA = Path(__file__).resolve().parents[2] / "data"
 PACKAGE = DATA / "datapackage.json"
 RUNS = "runs"
 _RESTORE = "restore the file from version control"

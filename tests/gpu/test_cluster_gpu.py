@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 
 from labkernels.device import Buffer, Gpu, StalledWait
-from labkernels.experiments.base import Memory
-from labkernels.experiments.cluster_exchange import (
-    PATTERNS,
-    Exchange,
-    ExchangeConfiguration,
-    arrivals,
-    pair_cycles,
-)
-from labkernels.experiments.cluster_ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
-from labkernels.experiments.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
-from labkernels.experiments.stream import WrongBytes
-from labkernels.mechanisms import kernel, kernels
+from labkernels.kernels.registry import kernel, kernels
+from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration, arrivals, pair_cycles
+from labkernels.protocols.experiment import Memory
+from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
+from labkernels.protocols.stream import WrongBytes
+from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
 
 pytestmark = pytest.mark.gpu
 KIB, MIB = 1 << 10, 1 << 20

@@ -6,9 +6,9 @@ pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 
 from labkernels.device import Gpu  # noqa: E402
-from labkernels.gemm.bench import Candidate, Clocks, Prepared  # noqa: E402
-from labkernels.gemm.library import GemmError, Library  # noqa: E402
-from labkernels.gemm.operands import Operands, Pool, WrongProduct  # noqa: E402
+from labkernels.studies.gemm.bench import Candidate, Clocks, Prepared  # noqa: E402
+from labkernels.studies.gemm.library import GemmError, Library  # noqa: E402
+from labkernels.studies.gemm.operands import Operands, Pool, WrongProduct  # noqa: E402
 
 RAGGED = (1000, 1096, 1184)  # no multiple of any tile; rows still of 16 bytes
 

@@ -5,16 +5,16 @@ import time
 import numpy as np
 import pytest
 
-from labkernels.device import Buffer, Gpu, StalledWait, words
-from labkernels.experiments.base import Memory
-from labkernels.experiments.chase import Chain, Chase, Train
-from labkernels.experiments.latency import chunks_for
-from labkernels.experiments.row_shape import box_operand
-from labkernels.experiments.stream import Configuration, Stream
-from labkernels.experiments.throughput import linear_operand
+from labkernels.device import Buffer, Gpu, StalledWait, random_fill
+from labkernels.kernels.registry import kernel, kernels
 from labkernels.legality import IllegalOperand
-from labkernels.mechanisms import kernel, kernels
 from labkernels.operand import Operand, Ring, Swizzle
+from labkernels.protocols.chase import Chain, Chase, Train
+from labkernels.protocols.experiment import Memory
+from labkernels.protocols.stream import Configuration, Stream
+from labkernels.studies.crossover.row_shape import box_operand
+from labkernels.studies.crossover.throughput import linear_operand
+from labkernels.studies.latency.latency import chunks_for
 
 pytestmark = pytest.mark.gpu
 
@@ -65,9 +65,9 @@ def test_a_failure_while_timing_does_not_stop_the_gpu(gpu, memory):
 
 def test_words_are_what_numpy_says(gpu):
     with Buffer(4 << 10) as buffer:
-        words.fill(gpu, buffer, seed=99)
+        random_fill.fill(gpu, buffer, seed=99)
         gpu.sync()
-        assert np.array_equal(buffer.read(np.uint32), words.random_words(np.arange(1 << 10), 99))
+        assert np.array_equal(buffer.read(np.uint32), random_fill.random_words(np.arange(1 << 10), 99))
 
 
 @pytest.mark.parametrize("tile", [128, 1 << 10, 3 << 10, 16 << 10, 32 << 10])

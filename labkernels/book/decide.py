@@ -1,0 +1,124 @@
+"""The decision page: a form that the browser answers with the model's constants, and a table of typical operands."""
+
+import html
+import json
+from urllib.parse import urlencode
+
+import pandas as pd
+
+from labkernels.charts.tables import Table
+from labkernels.model.advisor import CONSUMERS, PREFERENCE, SOURCES, Question, options
+from labkernels.model.closed_form import TERMS, constants
+
+_STYLE = """
+.lab-decide form { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 0.6rem 1rem; }
+.lab-decide label { display: flex; flex-direction: column; justify-content: space-between; font-size: 0.85em; }
+.lab-decide input, .lab-decide select { color: inherit; background: transparent; border: 1px solid currentColor;
+  border-radius: 3px; padding: 0.15rem 0.4rem; font: inherit; width: 100%; box-sizing: border-box; }
+.lab-decide option { color: #000; background: #fff; }
+.lab-decide-answer { font-size: 1.4em; font-weight: bold; margin: 1rem 0 0.3rem; }
+.lab-decide-scroll { overflow-x: auto; }
+.lab-decide table { font-size: 0.85em; border-collapse: collapse; color: inherit; margin: 0; width: 100%; }
+.lab-decide th, .lab-decide td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem; }
+.lab-decide tbody tr { border-top: 1px solid var(--pst-color-border, #ccc); background: transparent; }
+html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-decide) {
+  background: transparent; color: inherit; padding: 0;
+}
+"""
+
+_CHOICES = {"source": SOURCES, "consumer": CONSUMERS}
+
+TYPICAL: dict[str, Question] = {
+    "A or B of a GEMM, its own tile": Question(),
+    "the same in small rings: 8 KiB in flight": Question(rows=32, stages=2),
+    "the same, one tile at a time": Question(stages=1),
+    "A or B of a GEMM, four CTAs share it, from HBM": Question(cluster=4, row_bytes=512, rows=64),
+    "the same from L2": Question(cluster=4, row_bytes=512, rows=64, source="l2", tensor_mib=32),
+    "a tile of 8 KiB that two CTAs compute and both need": Question(
+        cluster=2, row_bytes=128, rows=64, source="computed"
+    ),
+    "32 KiB that four CTAs compute": Question(cluster=4, row_bytes=512, rows=64, source="computed"),
+    "K or V, contiguous cache": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2),
+    "K or V, pages of 64 rows": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2, index_rows=64),
+    "K or V, an index for each row": Question(
+        row_bytes=256, rows=128, pitch_bytes=2048, stages=2, index_rows=1
+    ),
+    "rows of an embedding, 512 B, gathered": Question(row_bytes=512, rows=32, pitch_bytes=512, index_rows=1),
+    "columns of a wide matrix, rows of 32 B": Question(row_bytes=32, rows=256, pitch_bytes=4096),
+    "aligned to 8 bytes only": Question(alignment_bytes=8),
+    "a bias, needed in registers": Question(row_bytes=512, rows=8, consumer="registers"),
+    "a tile of fp8 weights behind 2000 cycles of work": Question(element_bytes=1, compute_cycles=2000.0),
+}
+"""Operands as kernels have them, for readers without JavaScript and as starting points of the form."""
+
+
+def address(question: Question) -> str:
+    """The part of the page's address that fills the form with a question."""
+    default = Question()
+    changed = {
+        name: f"{getattr(question, name):g}" if isinstance(value, float) else getattr(question, name)
+        for name, value, _ in options()
+        if getattr(question, name) != getattr(default, name)
+    }
+    return f"#{urlencode(changed)}" if changed else "#stages=4"
+
+
+def typical(gpu: str) -> Table:
+    """Typical operands with predicted times in microseconds; each links to itself in the form."""
+    rows = []
+    for name, question in TYPICAL.items():
+        advice = question.advise(gpu)
+        times = {one.mechanism: f"{one.time_us:,.1f}" for one in advice.ranked}
+        chosen = next(one for one in advice.ranked if one.mechanism == advice.choice)
+        rows.append(
+            {"operand": name, "take": advice.choice}
+            | {f"{mechanism}, µs": times.get(mechanism, "") for mechanism in PREFERENCE}
+            | {"binds": chosen.binding}
+        )
+    links = {"operand": [address(question) for question in TYPICAL.values()]}
+    return Table(pd.DataFrame(rows), description="Typical operands and what to take", links=links)
+
+
+class Form:
+    """The form, live in the browser.
+
+    Args:
+        gpu: whose constants.
+    """
+
+    def __init__(self, gpu: str) -> None:
+        self.gpu = gpu
+        self.constants: dict[str, dict[str, float]] = {}
+        for (way, name), value in constants(gpu).items():
+            self.constants.setdefault(way, {})[name] = value
+
+    def __repr__(self) -> str:
+        return f"decision form, constants of the {self.gpu}"
+
+    def _repr_html_(self) -> str:
+        data = json.dumps({"constants": self.constants, "meanings": TERMS}).replace("</", "<\\/")
+        fields = "".join(self._field(*option) for option in options())
+        heads = "".join(
+            f'<th scope="col">{head}</th>'
+            for head in ("mechanism", "predicted time", "interval, µs", "GB/s", "what binds")
+        )
+        return (
+            f'<div class="lab-decide" role="group" aria-label="Decision form"><style>{_STYLE}</style>'
+            "<noscript><p>The form needs JavaScript; the table of typical operands below does not.</p></noscript>"
+            f'<div class="lab-decide-live" hidden><form>{fields}</form>'
+            '<p class="lab-decide-answer" aria-live="polite"></p>'
+            f'<div class="lab-decide-scroll"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div>'
+            f'<p class="lab-decide-more"></p></div><script type="application/json">{data}</script></div>'
+        )
+
+    @staticmethod
+    def _field(name: str, default: int | float | str, text: str) -> str:
+        label = html.escape(text.replace("`", ""))
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        if name in _CHOICES:
+            values = "".join(f"<option>{value}</option>" for value in _CHOICES[name])
+            return f'<label>{label}<select name="{name}" data-default="{shown}">{values}</select></label>'
+        return (
+            f'<label>{label}<input name="{name}" type="number" min="0" step="any" value="{shown}" '
+            f'data-default="{shown}"></label>'
+        )

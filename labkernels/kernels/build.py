@@ -1,0 +1,278 @@
+"""From a kernel's spec to machine code: Numba kernel → PTX, mechanism's PTX rendered, both linked, SASS counted.
+
+Needs no GPU. Results are kept in an on-disk cache, keyed by everything that can change them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+
+import jinja2
+
+from labkernels.kernels.registry import ARCHITECTURES, KernelSpec
+from labkernels.paths import CACHE
+
+HERE = Path(__file__).parent
+KERNELS = CACHE / "kernels"
+
+#: Environment variable that asks for kernels that compute-sanitizer can follow.
+SANITIZER = "LABKERNELS_SANITIZER"
+
+#: Threads at the start of a block that copy nothing: the consumer warp of a warp-specialized ring.
+CONSUMER_THREADS = 32
+
+
+#: Module that holds the Numba side of a protocol, where that is not `entry`.
+NUMBA_SIDES = {"gather": "entry_gather"} | dict.fromkeys(
+    ("ring", "exchange", "pair", "arrival"), "entry_cluster"
+)
+
+
+class AssemblyError(RuntimeError):
+    """A kernel did not assemble, did not link cleanly, or does not contain the machine code it promises."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One assembled kernel.
+
+    Attributes:
+        spec: what it is.
+        arch: `sm_90a` or `sm_100a`.
+        entry: name of its entry point.
+        ptx: the rendered PTX of the mechanism, which holds the timed region.
+        ptx_sha256: hash of that text; stored with every measurement.
+        cubin: linked machine code.
+        registers: per thread, of the entry and what it calls.
+        shared_bytes: static shared memory per block.
+        opcodes: SASS opcode with modifiers → static count, entry and mechanism together.
+    """
+
+    spec: KernelSpec
+    arch: str
+    entry: str
+    ptx: str
+    ptx_sha256: str
+    cubin: bytes
+    registers: int
+    shared_bytes: int
+    opcodes: dict[str, int]
+
+    def count(self, opcode: str) -> int:
+        """Static count of a SASS opcode whatever its modifiers: `count("LDG")` does not count LDGSTS."""
+        return sum(n for name, n in self.opcodes.items() if name == opcode or name.startswith(f"{opcode}."))
+
+
+def is_warp_specialized(spec: KernelSpec) -> bool:
+    """Whether the kernel's first warp only consumes."""
+    constants = dict(spec.constants)
+    return spec.protocol == "stream" and (
+        spec.mechanism.startswith("tma") or constants.get("completion") == "mbarrier"
+    )
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "ptx"),
+        undefined=jinja2.StrictUndefined,
+        variable_start_string="${",
+        variable_end_string="}",
+        line_statement_prefix="//%",
+        comment_start_string="/*%",
+        comment_end_string="%*/",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    # Kernels that sanitizers can follow (ptx/macros/stream.ptx, mbarrier.ptx); studies/run.py measures none.
+    templates.globals["sanitizer"] = bool(os.environ.get(SANITIZER))
+    return templates
+
+
+def render(spec: KernelSpec, arch: str) -> str:
+    """The mechanism's PTX for one kernel and architecture: the text that is assembled."""
+    template = _templates().get_template(f"{spec.mechanism}.ptx")
+    text = template.render(arch=arch, protocol=spec.protocol, **dict(spec.constants))
+    return re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
+
+
+def _require_arch(arch: str) -> None:
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"architecture {arch!r} is not supported; choose one of {', '.join(ARCHITECTURES)}")
+
+
+def numba_ptx(factory: Callable, arguments: tuple, arch: str, entry: str) -> str:
+    """PTX of a Numba kernel, its entry renamed so that profilers show a readable name."""
+    from numba import cuda
+
+    capability = tuple(divmod(int(re.sub(r"\D", "", arch)), 10))
+    function, signature = factory(*arguments)
+    text, _ = cuda.compile(function, signature, device=False, abi="numba", output="ptx", cc=capability)
+    mangled = re.search(r"\.visible \.entry (\w+)\(", text)[1]
+    return text.replace(mangled, entry)
+
+
+@contextmanager
+def _stderr_of_libraries(said: list[str]) -> Iterator[None]:
+    """Take what C code writes to file descriptor 2: nvJitLink prints a mismatched prototype there and links anyway."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
+
+
+def link(modules: Iterable[str], arch: str, max_registers: int | None = None) -> bytes:
+    """Link PTX modules into a cubin with nvJitLink. A log that is not clean is an error.
+
+    Raises:
+        AssemblyError: with the log; nvJitLink prints «Prototype doesn't match» and links anyway.
+    """
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    linker = None
+    said: list[str] = []
+    try:
+        with _stderr_of_libraries(said):
+            linker = Linker(
+                *(ObjectCode.from_ptx(module.encode()) for module in modules),
+                options=LinkerOptions(arch=arch, max_register_count=max_registers),
+            )
+            code = bytes(linker.link("cubin").code)
+    except Exception as error:
+        raise AssemblyError(f"{error}\n{linker.get_error_log() if linker else ''}") from error
+    if log := "".join([*said, linker.get_error_log(), linker.get_info_log()]).strip("\0 \n"):
+        raise AssemblyError(f"the link log is not clean: {log}")
+    return code
+
+
+def _numba_side(spec: KernelSpec, arch: str, entry: str) -> str:
+    constants = dict(spec.constants)
+    module = import_module(f"labkernels.kernels.{NUMBA_SIDES.get(spec.protocol, 'entry')}")
+    arguments = {
+        "stream": (CONSUMER_THREADS if is_warp_specialized(spec) else 0,),
+        "gather": (constants.get("tile_rows"), constants.get("row_bytes")),
+    }
+    factory = getattr(module, spec.protocol)
+    return numba_ptx(factory, (spec.function, *arguments.get(spec.protocol, ())), arch, entry)
+
+
+@cache
+def toolchain() -> dict[str, str]:
+    """Versions of what turns Python and PTX into machine code."""
+    names = ("numba-cuda", "numba", "cuda-core", "cuda-bindings", "nvidia-nvjitlink-cu12", "nvidia-nvjitlink")
+    installed = {name: _version(name) for name in names}
+    return {name: version for name, version in installed.items() if version}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) -> Kernel:
+    """Build one kernel, or take it from the cache.
+
+    Raises:
+        ValueError: unknown architecture.
+        AssemblyError: PTX or link failed, or the machine code breaks the registry's promise.
+    """
+    _require_arch(arch)
+    if arch not in spec.architectures:
+        raise ValueError(f"{spec.name} does not exist for {arch}, only for {', '.join(spec.architectures)}")
+    ptx = render(spec, arch)
+    sources = [ptx, spec.name, arch, json.dumps(toolchain())]
+    files = (*sorted(HERE.glob("entry*.py")), *(HERE / f"{name}.py" for name in ("build", "sass")))
+    sources += [file.read_text() for file in files] + [str(spec.max_registers)]
+    key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
+    cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
+    entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")
+    if facts_file.exists():
+        facts = json.loads(facts_file.read_text())
+        cubin = cubin_file.read_bytes()
+    else:
+        cubin = link([_numba_side(spec, arch, entry), ptx], arch, spec.max_registers)
+        facts = _examine(spec, cubin)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        _write(cubin_file, cubin)
+        _write(facts_file, json.dumps(facts).encode())
+    return Kernel(
+        spec=spec,
+        arch=arch,
+        entry=entry,
+        ptx=ptx,
+        ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
+        cubin=cubin,
+        **facts,
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def _examine(spec: KernelSpec, cubin: bytes) -> dict:
+    """Registers, shared memory and SASS counts; refuses code that breaks the registry's promise."""
+    from labkernels.kernels import sass
+
+    functions = sass.disassemble(cubin)
+    timed = functions[spec.function]
+    opcodes = sum((function.opcodes for function in functions.values()), Counter())
+    present = {opcode.partition(".")[0] for opcode in opcodes}
+    if not any(re.match(rf"(?:{spec.required_opcode})(?:\.|$)", opcode) for opcode in opcodes):
+        raise AssemblyError(f"{spec.name}: no {spec.required_opcode} in its machine code")
+    if wrong := present & spec.forbidden_opcodes:
+        raise AssemblyError(f"{spec.name}: {', '.join(sorted(wrong))} in its machine code")
+    if calls := [opcode for opcode in timed.opcodes_in_loops() if opcode.startswith("CALL")]:
+        raise AssemblyError(f"{spec.name}: {calls[0]} inside a timed loop")
+    if any(opcode.startswith(("LDL", "STL")) for opcode in timed.opcodes_in_loops()):
+        raise AssemblyError(f"{spec.name}: registers spill inside a timed loop")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = sass.run_tool("cuobjdump", "-res-usage", file.name)
+    return {
+        "registers": max(map(int, re.findall(r"REG:(\d+)", usage))),
+        "shared_bytes": max(map(int, re.findall(r"SHARED:(\d+)", usage))),
+        "opcodes": dict(sorted(opcodes.items())),
+    }
+
+
+def assemble_all(
+    specs: Iterable[KernelSpec], arch: str = "sm_90a", cache_dir: Path = KERNELS, workers: int | None = None
+) -> Iterator[Kernel]:
+    """Build many kernels in parallel processes; yields each as it is done, in order.
+
+    Kernels that do not exist for the architecture are left out.
+
+    Args:
+        specs: what to build.
+        arch: `sm_90a` or `sm_100a`.
+        cache_dir: where built kernels are kept.
+        workers: processes; by default one per core.
+    """
+    specs = [spec for spec in specs if arch in spec.architectures]
+    with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
+        count = len(specs)
+        yield from pool.map(assemble, specs, [arch] * count, [cache_dir] * count, chunksize=4)

@@ -1,0 +1,1 @@
+"""From rows to advice: closed form, fit, validation, projection, advisor."""

@@ -1,0 +1,298 @@
+"""A closed form for the time of one tile: what has to happen in each turn of a ring, and what binds.
+
+    period = (Σ termᵖ)^(1/p)
+
+A term is the cycles that one tile of one CTA would take if nothing else were in the way (`terms`); the sum with a large
+exponent is nearly the largest of them, and a little more where two are close. `QUEUED` terms are first added with an
+exponent of their own: requests wait for each other before the rate of L2, and long before that of HBM, is reached. The
+same formulas are in `book/_static/lab-decide.js`; the tests compare them.
+"""
+
+import csv
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from labkernels.paths import DATA
+
+MODEL = DATA / "model"
+
+THREADS = ("ldg", "cp_async")  # copied by all threads, 16 bytes each
+BULK = ("tma_bulk", "tma_tile", "tma_multicast")  # copied by one thread's command
+DSM = ("dsm_bulk", "dsm_load")  # from shared memory to shared memory: pushed, pulled
+IN_CLUSTERS = ("tma_tile", "tma_multicast", *DSM)  # measured with CTAs that need the same tile
+SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
+PIECE_BYTES = 16  # of a thread's instruction
+RING_BYTES = 220 * 1024  # of an SM's 228 KiB, with barriers and what the driver keeps
+
+#: Terms whose requests wait for each other, by where the data lie.
+QUEUED = {
+    "hbm": ("turn", "memory", "rows", "exchange"),
+    "l2": ("turn", "memory", "exchange"),
+    "computed": ("turn", "memory", "exchange"),
+}
+
+#: What each term stands for, in cycles of one tile of one CTA.
+TERMS = {
+    "turn": "the slot's round trip: latency and arrival of the tile, over the tiles in flight",
+    "issue": "the copies' instructions and the slot's handshake",
+    "memory": "this tile's share of what HBM or L2 delivers to all SMs",
+    "ingest": "this tile's share of what one SM takes in",
+    "rows": "rows of a box, one after the other",
+    "exchange": "what one SM passes on to the others of its cluster",
+    "compute": "work on the tile that the copies hide behind",
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the model knows of an operand.
+
+    Attributes:
+        tile_bytes: bytes of a tile.
+        row_bytes: bytes of a tile's row that lie without a gap in global memory.
+        is_dense: whether the next row follows at once; if not, other data lie between.
+        tiles_in_flight: tiles that one CTA has under way, at most.
+        ctas_per_sm: CTAs on each SM.
+        threads: copying threads of a CTA, where threads copy.
+        source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
+        fan_out: CTAs that need the same tile at the same time, a cluster of them.
+        copies: TMA copies that a tile takes: 1, or those of its pages or rows where each has an index of its own.
+        lookups: indices that a tile's copies need; 0 where it has none.
+        issuers: warps that share copies and look-ups.
+        compute_cycles: cycles for which a CTA works on a tile.
+    """
+
+    tile_bytes: int
+    row_bytes: int
+    is_dense: bool = True
+    tiles_in_flight: int = 4
+    ctas_per_sm: int = 1
+    threads: int = 128
+    source: str = "hbm"
+    fan_out: int = 1
+    copies: int = 1
+    lookups: int = 0
+    issuers: int = 1
+    compute_cycles: float = 0.0
+
+    @property
+    def bytes_in_flight_per_sm(self) -> int:
+        """The axis of the crossover chapter."""
+        return self.tile_bytes * self.tiles_in_flight * self.ctas_per_sm
+
+
+Constants = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One mechanism's time.
+
+    Attributes:
+        mechanism: its name.
+        terms: cycles of each term, as in `TERMS`.
+        cycles_per_tile: period of one CTA's ring.
+        gbps: 10⁹ bytes a second delivered to shared memory, all SMs together.
+        low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
+        high: 95th percentile.
+        instructions: copies and look-ups of a tile that the busiest thread gives.
+        share: of DSM and of computed tiles, the faster of `SHARES`; else empty.
+    """
+
+    mechanism: str
+    terms: dict[str, float]
+    cycles_per_tile: float
+    gbps: float
+    low: float
+    high: float
+    instructions: float = 1.0
+    share: str = ""
+
+    @property
+    def binding(self) -> str:
+        """The largest term."""
+        return max(self.terms, key=self.terms.__getitem__)
+
+
+def way_of(mechanism: str, fan_out: int, source: str = "l2") -> str:
+    """Which constants a mechanism has: TMA is one way, a cluster in step another, as its requests merge.
+
+    A computed tile is stored to L2 before it is multicast: a round trip.
+    """
+    if source == "computed" and mechanism == "tma_multicast":
+        return "round trip"
+    if mechanism in ("tma_bulk", "tma_tile"):
+        return "tma" if fan_out == 1 else "tma in a cluster"
+    return mechanism
+
+
+def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> dict[str, float]:
+    """Cycles that each term alone would take for one tile of one CTA; see `TERMS`.
+
+    Args:
+        mechanism: a name from `THREADS`, `BULK` or `DSM`.
+        load: the operand.
+        of: constants of one GPU by way and name.
+        share: of DSM and of computed tiles, one of `SHARES`.
+
+    Raises:
+        KeyError: there are no constants for this mechanism.
+    """
+    if mechanism in DSM or load.source == "computed":
+        return _handed_over(mechanism, load, of, share)
+    way = way_of(mechanism, load.fan_out)
+    tile = load.tile_bytes
+    flight = 1 if mechanism == "ldg" else load.tiles_in_flight  # one set of registers is waited for at a time
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    in_step = load.fan_out > 1 and load.source == "l2"
+    port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
+    turn = of[way, f"latency_{load.source}_cycles"] + tile / port
+    issue = of[way, "handshake_cycles"] if mechanism != "ldg" else 0.0
+    if mechanism in THREADS:
+        pieces = of["threads", "piece_cycles"] * tile / PIECE_BYTES / load.threads
+        turn += pieces
+        if mechanism == "cp_async":  # warps of all CTAs arrive through one SM's shared memory
+            issue += pieces + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
+    else:
+        pieces = of["tma", "copy_cycles"] * (load.copies - 1)
+        if load.lookups:
+            pieces += of[mechanism, "lookup_cycles"] * load.lookups
+        issue += pieces / load.issuers
+    found = {"turn": turn / flight, "issue": issue}
+
+    # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
+    once_for = float(load.fan_out)
+    if mechanism == "tma_tile" and in_step:
+        once_for = min(once_for, of[way, "merged_requests"])
+    efficiency = _row_efficiency(mechanism, load, of)
+    rate = of["gpu", f"{load.source}_bytes_per_cycle"]
+    found["memory"] = tile * load.ctas_per_sm * sms / once_for / rate / efficiency
+    found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
+    if mechanism in ("tma_tile", "tma_multicast"):
+        found["rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
+    if load.compute_cycles:
+        found["compute"] = load.compute_cycles
+    return found
+
+
+def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
+    """Terms of a tile that goes from shared memory to shared memory, pushed, pulled, or by L2 and multicast."""
+    way = way_of(mechanism, load.fan_out, load.source)
+    tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
+    own = tile / load.fan_out if share == "slices" else tile  # what one CTA brings or makes, and passes on
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    # A leader stores once; whoever pulls from a leader waits for one CTA.
+    peers = others if share == "slices" or mechanism == "dsm_bulk" else 1
+    found = {"issue": of[way, "handshake_cycles"] + of[way, "peer_cycles"] * peers}
+    if load.source == "computed" and mechanism != "dsm_load":  # who pulls waits longer than making takes
+        found["issue"] += own / of[way, "make_bytes_per_cycle"]
+    if mechanism in DSM:
+        # One CTA passes on at the rate of its outbox, and so do two that push; where more cross, they get less.
+        alone = share == "leader" or (mechanism == "dsm_bulk" and others == 1)
+        rate = of["dsm", "outbox_bytes_per_cycle"] if alone else of[way, "crossing_bytes_per_cycle"]
+        found["exchange"] = own * others * at_once / rate
+        turn = found["exchange"] / at_once
+        if load.source != "computed":
+            turn += of[way, f"latency_{load.source}_cycles"] + own / of[way, "turn_bytes_per_cycle"]
+            memory = of["gpu", f"{load.source}_bytes_per_cycle"]
+            found["memory"] = tile * at_once * sms / load.fan_out / memory
+            found["rows"] = own / load.row_bytes * at_once * of["tma", "row_cycles"]
+    else:
+        turn = of[way, "latency_l2_cycles"] + tile / of[way, "turn_bytes_per_cycle"]
+        found["memory"] = tile * at_once * sms / load.fan_out / of[way, "store_bytes_per_cycle"]
+        found["rows"] = tile / load.row_bytes * at_once * of["tma", "row_cycles"]
+    found["turn"] = turn / load.tiles_in_flight
+    found["ingest"] = tile * at_once / of["gpu", "ingest_bytes_per_cycle"]
+    if load.compute_cycles:
+        found["compute"] = load.compute_cycles
+    return found
+
+
+def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
+    """Share of HBM's rate that rows far apart get; a tensor map promotes its requests to 128 bytes and has no loss."""
+    if load.source != "hbm" or load.is_dense or mechanism not in THREADS or load.row_bytes >= 128:
+        return 1.0
+    return (
+        of["threads", "short_row_share_at_16"] * (load.row_bytes / 16) ** of["threads", "short_row_exponent"]
+    )
+
+
+def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
+    """Period, rate and interval of one mechanism; arguments and errors as `terms`, no `share` for the faster one."""
+    if not share and (mechanism in DSM or load.source == "computed"):
+        possible = SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else ("leader",)
+        return min(
+            (predict(mechanism, load, of, one) for one in possible), key=lambda one: one.cycles_per_tile
+        )
+    found = terms(mechanism, load, of, share)
+    queued = [term for name, term in found.items() if name in QUEUED[load.source]]
+    others = [term for name, term in found.items() if name not in QUEUED[load.source]]
+    queue = "hbm" if load.source == "hbm" else "l2"
+    period = _sum([_sum(queued, of["gpu", f"{queue}_queue_sharpness"]), *others], of["gpu", "sharpness"])
+    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    gbps = load.tile_bytes * load.ctas_per_sm * sms / period * of["gpu", "sm_clock_mhz"] / 1e3
+    way = way_of(mechanism, load.fan_out, load.source)
+    ratios = of[way, "ratio_p05"], of[way, "ratio_p95"]
+    return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load), share)
+
+
+def instructions(mechanism: str, load: Load) -> float:
+    """Copies and look-ups of a tile that the busiest thread gives."""
+    if mechanism in THREADS or mechanism == "dsm_load":
+        return max(1.0, load.tile_bytes / PIECE_BYTES / load.threads)
+    if mechanism == "dsm_bulk":
+        return float(load.fan_out)  # its own part, and one command for each other CTA
+    return (load.copies + load.lookups) / load.issuers
+
+
+def _sum(parts: list[float], exponent: float) -> float:
+    largest = max(parts)
+    return largest * sum((part / largest) ** exponent for part in parts) ** (1 / exponent)
+
+
+@cache
+def constants(gpu: str, folder: Path = MODEL) -> Constants:
+    """The fitted constants of one GPU.
+
+    Raises:
+        LookupError: there are none; the message names the GPUs that have them.
+    """
+    with (folder / "constants.csv").open(encoding="utf8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["way"], row["constant"]): float(row["value"]) for row in rows if row["gpu"] == gpu}
+    if not found:
+        known = ", ".join(dict.fromkeys(row["gpu"] for row in rows))
+        raise LookupError(
+            f"no model of {gpu!r}: choose {known}, or measure it and run python -m labkernels fit"
+        )
+    return found
+
+
+def best_gain(mechanism: str, load: Load, of: Constants) -> tuple[str, float]:
+    """The one change to an operand that brings its bytes fastest, shared memory permitting.
+
+    Returns:
+        What to change, and time now over time then; ("", 1) where nothing helps.
+    """
+    flight, tile, ctas = load.tiles_in_flight, load.tile_bytes, load.ctas_per_sm
+    changes = {
+        f"keep {2 * flight} tiles in flight instead of {flight}": replace(load, tiles_in_flight=2 * flight),
+        f"make tiles of {2 * tile} bytes instead of {tile}": replace(
+            load,
+            tile_bytes=2 * tile,
+            copies=2 * load.copies if load.copies > 1 else 1,
+            lookups=2 * load.lookups,
+        ),
+        f"run {2 * ctas} CTAs on an SM instead of {ctas}": replace(load, ctas_per_sm=2 * ctas),
+        "let 4 warps share the copies": replace(load, issuers=max(load.issuers, min(4, load.copies))),
+        "make rows of 128 bytes": replace(load, row_bytes=max(load.row_bytes, min(128, tile))),
+    }
+    now = predict(mechanism, load, of).gbps
+    gains = {
+        what: predict(mechanism, changed, of).gbps / now
+        for what, changed in changes.items()
+        if changed.bytes_in_flight_per_sm <= max(RING_BYTES, load.bytes_in_flight_per_sm)
+    }
+    best = max(gains, key=gains.__getitem__)
+    return (best, gains[best]) if gains[best] > 1 else ("", 1.0)

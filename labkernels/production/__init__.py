@@ -1,0 +1,1 @@
+"""What production kernels choose: census, dispatch, catalog."""

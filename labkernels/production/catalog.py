@@ -1,0 +1,160 @@
+"""What production kernels chose, operand by operand, and the features that seem to decide it."""
+
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from labkernels.paths import DATA
+from labkernels.production import flash_names
+from labkernels.store.schema import load_package
+
+CATALOG = DATA / "catalog"
+
+
+def read(table: str) -> pd.DataFrame:
+    """One table of the catalog with the types of its schema: `operands` or `fa3_census`."""
+    schema = load_package(CATALOG / "datapackage.json")[table]
+    return pd.read_csv(CATALOG / schema.path, dtype={field.name: field.dtype for field in schema.fields})
+
+
+def flash_kernels(census: pd.DataFrame) -> pd.DataFrame:
+    """The attention kernels of a census, with what their names say as further columns.
+
+    Args:
+        census: Table `fa3_census`, or the same columns from `labkernels census --csv`.
+    """
+    parsed = [flash_names.parse(name) for name in census["kernel"]]
+    known = pd.DataFrame([{**asdict(kernel), "label": kernel.label} for kernel in parsed if kernel])
+    rows = census[[kernel is not None for kernel in parsed]].reset_index(drop=True)
+    rows["tma_loads"] = rows["tma_tile"] + rows["tma_multicast"]
+    return rows.join(known)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one feature of an operand seems to decide, as two queries over `operands`.
+
+    Attributes:
+        feature: The feature.
+        sentence: The tendency.
+        scope: Operands the sentence speaks of.
+        expected: Those of them that follow it.
+    """
+
+    feature: str
+    sentence: str
+    scope: str
+    expected: str
+
+
+_TMA_LOAD = "mechanism in ['tma_tile', 'tma_multicast', 'tma_bulk']"
+
+READINGS = (
+    Reading(
+        "regular or indexed",
+        "A box of a tensor that shared memory waits for comes by TMA.",
+        "direction == 'load' and access == 'regular' and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "regular or indexed",
+        "One index for a whole tile is no obstacle: it becomes a coordinate of the tensor.",
+        "direction == 'load' and index_granularity == 'tile' and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "regular or indexed",
+        "An index for every row rules TMA out.",
+        "index_granularity == 'row'",
+        "mechanism in ['cp_async', 'ldg', 'stg']",
+    ),
+    Reading(
+        "row bytes",
+        "Long rows, of 64 bytes at least, come by TMA.",
+        "direction == 'load' and row_bytes_min >= 64 and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "alignment",
+        "Aligned to 16 bytes, tiles come by TMA.",
+        "direction == 'load' and alignment_bytes >= 16 and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "alignment",
+        "Alignment below 16 bytes rules TMA out.",
+        "direction == 'load' and alignment_bytes < 16",
+        "mechanism in ['cp_async', 'ldg']",
+    ),
+    Reading(
+        "reuse across CTAs",
+        "A tile that several CTAs read is multicast.",
+        "direction == 'load' and reuse == 'across_ctas' and consumer == 'shared'",
+        "mechanism == 'tma_multicast'",
+    ),
+    Reading(
+        "who needs the registers",
+        "What ends in registers, the inputs of an epilogue, is loaded there directly.",
+        "direction == 'load' and phase == 'epilogue'",
+        "mechanism == 'ldg'",
+    ),
+    Reading("direction", "Stores go by TMA as loads do.", "direction == 'store'", "mechanism == 'tma_store'"),
+    Reading(
+        "direction",
+        "Sums in global memory are left to bulk reductions.",
+        "direction == 'update'",
+        "mechanism == 'bulk_reduce'",
+    ),
+    Reading(
+        "clipping",
+        "A load that has to stop at the end of a sequence or matrix comes by TMA all the same.",
+        "direction == 'load' and needs_clipping == True and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "clipping",
+        "A store that has to stop there does not go by TMA.",
+        "direction == 'store' and needs_clipping == True",
+        "mechanism == 'stg'",
+    ),
+    Reading(
+        "packed heads",
+        "Query heads packed into one tile rule TMA out.",
+        "packs_heads == True",
+        "mechanism in ['cp_async', 'stg']",
+    ),
+    Reading(
+        "phase",
+        "What the main loop loads comes asynchronously.",
+        "direction == 'load' and phase == 'mainloop'",
+        f"mechanism == 'cp_async' or {_TMA_LOAD}",
+    ),
+)
+"""Tendencies, not rules: each is shown with the operands that contradict it."""
+
+
+def counter_examples(operands: pd.DataFrame) -> pd.DataFrame:
+    """Each reading, how many operands follow it, and those that do not.
+
+    Args:
+        operands: Table `operands`.
+
+    Returns:
+        Columns `feature`, `sentence`, `follow`, `contradict` and `examples` (operands by system).
+    """
+    rows = []
+    for reading in READINGS:
+        spoken_of = operands.query(reading.scope)
+        against = spoken_of.drop(spoken_of.query(reading.expected).index)
+        names = against.groupby(["system", "mechanism"], sort=False).operand.unique()
+        examples = [f"{system}: {', '.join(found)} by {by}" for (system, by), found in names.items()]
+        rows.append(
+            {
+                "feature": reading.feature,
+                "sentence": reading.sentence,
+                "follow": len(spoken_of) - len(against),
+                "contradict": len(against),
+                "examples": "; ".join(examples),
+            }
+        )
+    return pd.DataFrame(rows)

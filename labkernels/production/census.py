@@ -1,0 +1,265 @@
+"""Which mechanisms compiled kernels use: static counts of their instructions, with a one-line reading."""
+
+import argparse
+import csv
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from labkernels.kernels import sass
+from labkernels.production import flash_names
+from labkernels.production.containers import Cubin, unpack
+from labkernels.production.flash_names import FlashKernel
+
+
+@dataclass(frozen=True)
+class KernelCensus:
+    """What one kernel's code contains, with the code of the functions it calls.
+
+    Attributes:
+        file: The file asked about.
+        member: The library inside it, for a wheel.
+        arch: As in `sm_90a`.
+        kernel: Demangled name without parameters.
+        symbol: Linker name.
+        registers: Per thread, callees included.
+        shared_bytes: Static shared memory per CTA.
+        opcodes: Counts of all memory, cluster and prefetch opcodes with their modifiers.
+        mechanisms: Counts per name of `sass.MECHANISMS`.
+        features: Counts per name of `sass.FEATURES`.
+        flash: What a FlashAttention-3 name says.
+    """
+
+    file: str
+    member: str
+    arch: str
+    kernel: str
+    symbol: str
+    registers: int
+    shared_bytes: int
+    opcodes: tuple[tuple[str, int], ...]
+    mechanisms: tuple[tuple[str, int], ...]
+    features: tuple[tuple[str, int], ...]
+    flash: FlashKernel | None
+
+    @property
+    def reading(self) -> str:
+        """One line: which mechanism moves what."""
+        return _read_flash(self) or _read(self)
+
+
+def census(paths: Iterable[Path], progress: bool = False) -> tuple[list[KernelCensus], dict[str, list[str]]]:
+    """Count the mechanisms of every kernel in some files. Needs no GPU.
+
+    Args:
+        paths: Cubins, fatbins, objects, libraries, wheels, PTX.
+        progress: Draw a bar on stderr.
+
+    Returns:
+        The kernels in order of the files and their names, a kernel that a file carries twice only once; and
+        for each file that could not be read wholly, what was wrong.
+    """
+    kernels: set[KernelCensus] = set()
+    errors: dict[str, list[str]] = {}
+    order = {str(path): number for number, path in enumerate(paths)}
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = {}
+        for file, number in order.items():
+            directory = Path(scratch) / str(number)
+            directory.mkdir()
+            cubins, problems = unpack(Path(file), directory)
+            jobs |= {pool.submit(_of_cubin, file, cubin): (file, cubin) for cubin in cubins}
+            if problems:
+                errors[file] = problems
+        bar = tqdm(as_completed(jobs), total=len(jobs), unit="cubin", disable=not progress, file=sys.stderr)
+        for job in bar:
+            file, cubin = jobs[job]
+            try:
+                kernels.update(job.result())
+            except sass.DisassemblyError as error:
+                errors.setdefault(file, []).append(f"{cubin.member or cubin.path.name}: {error}")
+    return sorted(kernels, key=lambda k: (order[k.file], k.member, k.arch, k.kernel, k.opcodes)), errors
+
+
+def _of_cubin(file: str, cubin: Cubin) -> list[KernelCensus]:
+    functions = sass.disassemble(cubin.path)
+    resources = _resources(cubin.path)
+    result = []
+    for symbol, function in functions.items():
+        if not function.entry:
+            continue
+        reached = sass.reachable(functions, symbol)
+        counts = sum((f.mechanisms() for f in reached), Counter())
+        opcodes = sum((f.opcodes for f in reached), Counter())
+        name = flash_names.demangle(symbol)
+        registers, shared_bytes = resources.get(symbol, (0, 0))
+        result.append(
+            KernelCensus(
+                file=file,
+                member=cubin.member,
+                arch=cubin.arch,
+                kernel=name,
+                symbol=symbol,
+                registers=registers,
+                shared_bytes=shared_bytes,
+                opcodes=tuple(sorted((op, n) for op, n in opcodes.items() if sass.moves_memory(op))),
+                mechanisms=tuple((m, counts[m]) for m in sass.MECHANISMS if counts[m]),
+                features=tuple((m, counts[m]) for m in sass.FEATURES if counts[m]),
+                flash=flash_names.parse(name),
+            )
+        )
+    return result
+
+
+def _resources(cubin: Path) -> dict[str, tuple[int, int]]:
+    text = sass.run_tool("cuobjdump", "-res-usage", str(cubin))
+    found = re.findall(r"^ Function (.+):\n\s+REG:(\d+) .*?SHARED:(\d+)", text, re.MULTILINE)
+    return {name: (int(registers), int(shared_bytes)) for name, registers, shared_bytes in found}
+
+
+_LOADS = {
+    "tma_tile": "TMA",
+    "tma_multicast": "TMA multicast",
+    "tma_bulk": "bulk copy",
+    "cp_async": "cp.async",
+    "ldg": "ld.global",
+    "generic_load": "generic ld",
+    "dsm_load": "ld.shared::cluster",
+}
+_STORES = {
+    "tma_store": "TMA store",
+    "bulk_store": "bulk store",
+    "tma_reduce": "TMA reduce",
+    "bulk_reduce": "bulk reduce",
+    "stg": "st.global",
+    "generic_store": "generic st",
+    "atomic": "atomics",
+}
+_TO_OTHER_CTAS = {"dsm_store": "stores", "dsm_bulk": "bulk copies", "dsm_atomic": "atomics"}
+
+
+def _read(kernel: KernelCensus) -> str:
+    counts = dict(kernel.mechanisms) | dict(kernel.features)
+
+    def named(titles: dict[str, str]) -> str:
+        return ", ".join(title + _detail(kernel, name) for name, title in titles.items() if name in counts)
+
+    parts = []
+    if loads := named(_LOADS):
+        parts.append(f"loads by {loads}")
+    if stores := named(_STORES):
+        parts.append(f"stores by {stores}")
+    if others := named(_TO_OTHER_CTAS):
+        parts.append(f"{others} to other CTAs of the cluster")
+    if ("tma_tile" in counts or "tma_bulk" in counts) and "tma_multicast" not in counts:
+        parts.append("no multicast")
+    return "; ".join(parts) or "moves no data to or from global or remote shared memory"
+
+
+def _detail(kernel: KernelCensus, name: str) -> str:
+    """Ranks of a tensor copy and widths of cp.async, in parentheses."""
+    opcodes = [op for op, _ in kernel.opcodes if sass.mechanism(op) == name]
+    if name == "cp_async":
+        widths = {next((int(m) // 8 for m in op.split(".") if m in ("64", "128")), 4) for op in opcodes}
+        return f" ({', '.join(map(str, sorted(widths)))} B)"
+    ranks = sorted({m for op in opcodes for m in op.split(".") if re.fullmatch(r"[1-5]D", m)})
+    return f" ({', '.join(ranks)})" if ranks else ""
+
+
+def _read_flash(kernel: KernelCensus) -> str | None:
+    """Operand by operand, if the name is a FlashAttention-3 forward kernel's and the code agrees with it."""
+    flash, counts = kernel.flash, dict(kernel.mechanisms)
+    if flash is None or flash.direction != "forward":
+        return None
+    tma = "TMA multicast" if flash.cluster_m > 1 else "TMA"
+    moves = [
+        ("K/V", "cp.async" if flash.paged_cp_async else tma),
+        ("Q", "cp.async" if flash.pack_gqa else "TMA"),
+    ]
+    if flash.append:
+        moves.append(("new K/V", tma))
+    if not (flash.varlen or flash.split or flash.pack_gqa):
+        moves.append(("O", "TMA store"))
+    titles = _LOADS | _STORES
+    claimed = {name for name, title in titles.items() if title in [by for _, by in moves]}
+    bulky = {"tma_tile", "tma_multicast", "tma_bulk", "cp_async", "tma_store", "bulk_store"}
+    if claimed != bulky & counts.keys():
+        return None
+    if ("O", "TMA store") not in moves:
+        moves.append(("O", "plain stores"))
+    text = ", ".join(f"{operand} by {by}" for operand, by in moves)
+    return text if flash.cluster_m > 1 else f"{text}, no multicast"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line of `census`."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="cubin, fatbin, .o, .a, .so, wheel or PTX")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="one row per kernel, one column per mechanism")
+    form.add_argument("--json", action="store_true", help='{"kernels": [...], "errors": [...]}')
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the census of some files; 1 when any of them could not be read wholly."""
+    try:
+        kernels, errors = census(map(Path, arguments.files), progress=sys.stderr.isatty())
+    except FileNotFoundError as error:
+        print(f"census: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps({"kernels": [_json(k) for k in kernels], "errors": _error_rows(errors)}, indent=1))
+    elif arguments.csv:
+        _write_csv(kernels)
+    else:
+        _print_table(kernels)
+    for file in dict.fromkeys(arguments.files):
+        if str(Path(file)) not in errors and all(kernel.file != str(Path(file)) for kernel in kernels):
+            print(f"census: {file}: device functions at most, no kernel", file=sys.stderr)
+    for row in _error_rows(errors):
+        print(f"census: {row['file']}: {row['error']}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _error_rows(errors: dict[str, list[str]]) -> list[dict[str, str]]:
+    return [{"file": file, "error": problem} for file, problems in errors.items() for problem in problems]
+
+
+def _json(kernel: KernelCensus) -> dict[str, object]:
+    row = asdict(kernel) | {"reading": kernel.reading}
+    return row | {name: dict(row[name]) for name in ("opcodes", "mechanisms", "features")}
+
+
+def _write_csv(kernels: Sequence[KernelCensus]) -> None:
+    columns = ["file", "member", "arch", "kernel", "registers", "shared_bytes"]
+    counted = [*sass.MECHANISMS, *sass.FEATURES]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*columns, *counted, "opcodes", "reading"])
+    for kernel in kernels:
+        counts = dict(kernel.mechanisms) | dict(kernel.features)
+        opcodes = " ".join(f"{opcode}={count}" for opcode, count in kernel.opcodes)
+        row = [Path(kernel.file).name, *(getattr(kernel, column) for column in columns[1:])]
+        writer.writerow([*row, *(counts.get(name, 0) for name in counted), opcodes, kernel.reading])
+
+
+def _print_table(kernels: Sequence[KernelCensus]) -> None:
+    used = {name for kernel in kernels for name, _ in kernel.mechanisms}
+    columns = [name for name in sass.MECHANISMS if name in used]
+    header = ["arch", "regs", "smem_B", *columns, "reading", "kernel"]
+    rows = [header]
+    for kernel in kernels:
+        counts = dict(kernel.mechanisms)
+        name = kernel.flash.label if kernel.flash else kernel.kernel
+        figures = [kernel.arch, kernel.registers, kernel.shared_bytes, *(counts.get(c, ".") for c in columns)]
+        rows.append([*map(str, figures), kernel.reading, name if len(name) <= 80 else name[:79] + "…"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,1 @@
+"""A kernel bound to its arguments, checked byte by byte, then timed."""

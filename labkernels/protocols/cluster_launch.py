@@ -1,0 +1,64 @@
+"""Blocks of a kernel that works as clusters: whether they fit, and how many are resident at once."""
+
+from typing import Any
+
+from labkernels.device import Gpu
+from labkernels.kernels.build import Kernel, assemble
+from labkernels.kernels.registry import KernelSpec
+from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
+
+WARP = 32
+LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest row of a box
+LARGEST_CLUSTER = 16
+WHOLE_SM_SHARED_BYTES = 115 << 10  # of a block that shares its SM with no other
+
+
+class Place:
+    """Where a kernel's blocks go.
+
+    Args:
+        gpu: where.
+        spec: the kernel.
+        threads: of a block.
+        shared_bytes: dynamic shared memory of a block.
+        cluster: blocks of a cluster.
+        alone: give each block an SM of its own, by asking for more shared memory than half an SM has. Left to
+            itself the GPU puts two blocks of a cluster on one SM where a graphics processing cluster is full.
+
+    Raises:
+        ValueError: it does not fit this GPU; the message names the value, the limit and the fix.
+    """
+
+    def __init__(
+        self, gpu: Gpu, spec: KernelSpec, threads: int, shared_bytes: int, cluster: int, alone: bool = True
+    ) -> None:
+        if cluster > LARGEST_CLUSTER:
+            raise ValueError(
+                f"{spec.name}: cluster {cluster} is above the limit of {LARGEST_CLUSTER}; give 16 or fewer"
+            )
+        if shared_bytes > (limit := gpu.facts.shared_bytes_per_block - SLOT_ALIGNMENT_BYTES * 2):
+            raise ValueError(
+                f"{spec.name}: {shared_bytes} bytes of shared memory, the limit is {limit}; "
+                f"give fewer stages or smaller tiles"
+            )
+        if alone:
+            shared_bytes = max(shared_bytes, WHOLE_SM_SHARED_BYTES)
+        self.gpu, self.spec, self.threads, self.cluster = gpu, spec, threads, cluster
+        self.kernel: Kernel = assemble(spec, gpu.facts.arch)
+        self.program = gpu.load(self.kernel)
+        self.shared_bytes = shared_bytes
+        self.resident_clusters = (
+            self.program.resident_clusters(threads, shared_bytes, cluster)
+            if cluster > 1  # of clusters of one block the driver says 0
+            else self.program.blocks_per_sm(threads, shared_bytes) * gpu.facts.sm_count
+        )
+        if not self.resident_clusters:
+            raise ValueError(
+                f"{spec.name}: this GPU holds no cluster of {cluster} blocks with {shared_bytes} bytes of "
+                f"shared memory each; give a smaller cluster or less shared memory"
+            )
+
+    def config(self, blocks: int) -> Any:
+        """Launch configuration of so many blocks."""
+        self.program.allow(self.shared_bytes, self.cluster)
+        return self.program.config(blocks, self.threads, self.shared_bytes, self.cluster)

@@ -1,0 +1,109 @@
+"""What an experiment is, and the memory that streams and chases read."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from labkernels.device import Buffer, Gpu
+from labkernels.device.random_fill import fill
+from labkernels.kernels.build import Kernel
+from labkernels.kernels.registry import kernel
+from labkernels.operand import Operand, Ring
+from labkernels.protocols.stream import Configuration, Stream
+
+Item = TypeVar("Item")
+
+
+class Progress(Protocol):
+    """Wraps the items of a long loop, so that a bar with the time left can be drawn."""
+
+    def __call__(self, items: Iterable[Item], what: str) -> Iterable[Item]:
+        """The same items, one step of the bar each."""
+        ...
+
+
+def silent(items: Iterable[Item], what: str) -> Iterable[Item]:
+    """No bar."""
+    return items
+
+
+@dataclass
+class Result:
+    """Rows of each table (without run_id), and the kernels that produced them."""
+
+    tables: dict[str, list[dict[str, Any]]]
+    kernels: list[Kernel] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question, put to a GPU.
+
+    Attributes:
+        name: as on the command line and in the run table.
+        question: one line.
+        presets: parameter sets by name; `quick` and `full` at least. A parameter set is a frozen dataclass.
+        measure: takes the GPU, a parameter set and a progress bar; checks correctness before it times.
+    """
+
+    name: str
+    question: str
+    presets: Mapping[str, Any]
+    measure: Callable[[Gpu, Any, Progress], Result]
+
+
+class Memory:
+    """A buffer of random words, with more beside it to push it out of L2.
+
+    Args:
+        gpu: where.
+        nbytes: size of the buffer.
+        seed: of the words.
+    """
+
+    def __init__(self, gpu: Gpu, nbytes: int, seed: int = 1) -> None:
+        self.gpu, self.seed = gpu, seed
+        self.buffer = Buffer(nbytes)
+        self._evictor: Stream | None = None
+        self.refill()
+
+    def refill(self) -> None:
+        """Write the random words again, over links that a chain left."""
+        fill(self.gpu, self.buffer, self.seed)
+
+    def evict(self, by_writing: bool = False) -> None:
+        """Push the buffer out of L2 by reading (or writing) at least four times its size of other memory; queued.
+
+        Reading is the rule: lines that were written have to be written back while the next thing is timed.
+        """
+        if self._evictor is None:
+            nbytes = -(-4 * self.gpu.facts.l2_bytes // (1 << 20)) << 20
+            other = Buffer(nbytes)
+            fill(self.gpu, other, self.seed)
+            self._evictor = Stream(
+                self.gpu, Configuration(*_plain_stream(nbytes, 8192), "hbm"), other, self.seed
+            )
+            self._other = other
+        if by_writing:
+            fill(self.gpu, self._other, self.seed)
+        else:
+            self._evictor.launch(self._evictor.tiles_for(self._other.nbytes))
+
+    def warm(self, nbytes: int) -> None:
+        """Read the first bytes of the buffer from all SMs, so that they lie in L2; queued."""
+        tile = min(8192, max(128, nbytes // self.gpu.facts.sm_count // 128 * 128))
+        stream = Stream(self.gpu, Configuration(*_plain_stream(nbytes, tile), "l2"), self.buffer, self.seed)
+        stream.launch(2 * stream.tiles_for(nbytes))
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._evictor:
+            self._evictor.close()
+            self._other.close()
+        self.buffer.close()
+
+
+def _plain_stream(nbytes: int, tile_bytes: int) -> tuple:
+    ring = Ring(stages=8, threads=64, shared_alignment_bytes=128)
+    words = nbytes // tile_bytes * tile_bytes // 4
+    return kernel("tma_bulk", "stream", excess_bytes=0), Operand(4, (words,), (tile_bytes // 4,), ring=ring)

@@ -1,0 +1,367 @@
+"""Rings that bring the same tiles to every CTA of a group: every byte of every block checked, then timed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkernels.device import Buffer, Gpu
+from labkernels.device.random_fill import random_words
+from labkernels.device.tensor_map import place
+from labkernels.kernels.registry import KernelSpec, kernel
+from labkernels.operand import Operand, Ring
+from labkernels.protocols.bound import Bound
+from labkernels.protocols.cluster_launch import LONGEST_ROW_BYTES, WARP, Place
+from labkernels.protocols.experiment import Memory, Progress, Result
+from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+
+MAKERS = 128  # threads that compute a tile
+PULLERS = 256  # threads that fetch from another CTA
+MAX_STAGES = 32
+HASH = np.uint32(0x9E3779B1)
+
+
+def unicast_ring(producers: int = 1, consumers: int = 1) -> KernelSpec:
+    """The ring in which every CTA loads for itself."""
+    return kernel("tma_tile", "ring", producers=producers, consumers=consumers)
+
+
+def multicast_ring(**constants: int | str) -> KernelSpec:
+    """The plain multicast ring, with some constants replaced."""
+    plain = dict(
+        share="slices",
+        origin="global",
+        producers=1,
+        consumers=1,
+        arrivers="lanes",
+        scope="default",
+        fault="none",
+    )
+    return kernel("tma_multicast", "ring", **{**plain, **constants})
+
+
+@dataclass(frozen=True)
+class RingConfiguration:
+    """The same tiles to every CTA of a group.
+
+    Attributes:
+        spec: a kernel of protocol `ring`.
+        fan_out: CTAs of a group.
+        source: `l2` or `hbm`; `computed` for tiles made in shared memory.
+        tile_bytes: of one tile.
+        stages: of each CTA's ring.
+        footprint_bytes: memory that the groups walk over.
+        clusters: groups at once; by default, and at most, as many as the GPU holds.
+        clustered: whether a group is a cluster; if not, every CTA is alone.
+        scattered: of CTAs alone, whether those of a group are as far apart in the grid as they can be.
+        lag_cycles: each CTA of a group starts so much later than the one before.
+        delay_cycles: the group's last CTA spends so much before each copy.
+        hold_cycles: every CTA keeps a tile for so long.
+    """
+
+    spec: KernelSpec
+    fan_out: int
+    source: str
+    tile_bytes: int
+    stages: int
+    footprint_bytes: int
+    clustered: bool = True
+    scattered: bool = False
+    clusters: int | None = None
+    lag_cycles: int = 0
+    delay_cycles: int = 0
+    hold_cycles: int = 0
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        """Compile-time constants of the kernel."""
+        return dict(self.spec.constants)
+
+    @property
+    def share(self) -> str:
+        """Who brings a tile: `slices`, `leader`, `everyone` (of a cluster), `alone` (no cluster) or `scattered`."""
+        alone = "scattered" if self.scattered else "alone"
+        return str(self.constants.get("share", "everyone" if self.clustered else alone))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: its roles."""
+        if self.constants.get("arrivers") == "barrier":
+            return WARP
+        makers = MAKERS if self.constants.get("origin") == "computed" else 0
+        if self.spec.mechanism.startswith("dsm"):
+            return 3 * WARP + makers + (PULLERS if self.spec.mechanism == "dsm_load" else 0)
+        return 3 * WARP + makers if makers else WARP * sum(self.roles.values())
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Warps that issue copies and warps that read tiles."""
+        return {role: int(self.constants.get(role, 1)) for role in ("producers", "consumers")}
+
+    def require_runnable(self) -> None:
+        """Check the numbers before anything is launched.
+
+        Raises:
+            ValueError: names the value, the limit and the fix.
+        """
+        name = self.spec.name
+        parts = self.fan_out if self.share == "slices" else 1
+        if self.tile_bytes % (parts * 128):
+            raise ValueError(
+                f"{name}: {self.tile_bytes} bytes in {parts} parts are not multiples of 128; give a tile of "
+                f"{max(1, self.tile_bytes // (128 * parts)) * 128 * parts} bytes"
+            )
+        if self.stages > MAX_STAGES:
+            raise ValueError(f"{name}: {self.stages} stages, the limit is {MAX_STAGES}; give fewer")
+        for role, warps in self.roles.items():
+            if self.stages % warps:
+                raise ValueError(
+                    f"{name}: {self.stages} stages are no multiple of {warps} {role}; give {warps}"
+                )
+        if self.clustered and self.scattered:
+            raise ValueError(f"{name}: CTAs of a cluster are not scattered; give clustered=False")
+        if self.footprint_bytes % self.tile_bytes:
+            raise ValueError(
+                f"{name}: a footprint of {self.footprint_bytes} bytes does not hold whole tiles of {self.tile_bytes}"
+            )
+
+
+class ClusterRing(Bound):
+    """A ring configuration ready to run.
+
+    Args:
+        gpu: where.
+        configuration: what.
+        memory: filled by `labkernels.device.random_fill.fill` with `seed`; of computed tiles, memory to overwrite.
+        seed: of the words.
+        clusters: groups to launch, resident at once or not; by default what the configuration says.
+        alone: see `Place`.
+
+    Raises:
+        ValueError: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        configuration: RingConfiguration,
+        memory: Buffer,
+        seed: int,
+        clusters: int | None = None,
+        alone: bool = True,
+    ) -> None:
+        configuration.require_runnable()
+        self.gpu, self.configuration, self.seed = gpu, configuration, seed
+        c = configuration
+        cluster = c.fan_out if c.clustered else 1
+        shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
+        self.place = Place(gpu, c.spec, c.threads, shared_bytes, cluster, alone)
+        self.kernel = self.place.kernel
+        resident = self.place.resident_clusters * cluster // c.fan_out
+        self.groups = clusters or min(c.clusters or resident, resident)
+        self.blocks = self.groups * c.fan_out
+        part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
+        row = min(part, LONGEST_ROW_BYTES)
+        self.tile_rows = c.tile_bytes // row
+        ring = Ring(stages=c.stages, threads=c.threads, cluster=cluster, shared_alignment_bytes=128)
+        operand = Operand(8, (row // 8, c.footprint_bytes // row), (row // 8, part // row), ring=ring)
+        if (needed := self.groups * c.tile_bytes * 4) > c.footprint_bytes:
+            raise ValueError(
+                f"{c.spec.name}: {self.groups} groups need a footprint of {needed} bytes, it has "
+                f"{c.footprint_bytes}; give a larger one or smaller tiles"
+            )
+        self._map = place(operand, memory.address)
+        self._memory = memory
+        self._config = self.place.config(self.blocks)
+        self._sums = Buffer(4 * self.blocks * c.threads)
+        self._log = Buffer(4 * self.blocks)
+        self._name = configuration.spec.name
+        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
+
+    def tiles_for(self, bytes_per_cta: int) -> int:
+        """Tiles that bring each CTA at least this many bytes, and fill the ring."""
+        return max(-(-bytes_per_cta // self.configuration.tile_bytes), self.configuration.stages)
+
+    def launch(self, tiles: int, dump: int = 0) -> None:
+        """Queue one launch; `dump` is the address for checked copies, or 0."""
+        c = self.configuration
+        self.place.program.launch(
+            self._config,
+            np.uint64(self._map.address),
+            np.uint64(self._memory.address),
+            np.int32(c.fan_out),
+            np.int32(c.scattered),
+            np.int32(c.footprint_bytes // c.tile_bytes * self.tile_rows),
+            np.int32(self.tile_rows),
+            np.int32(tiles),
+            np.int32(c.tile_bytes),
+            np.int32(c.stages),
+            np.int32(c.lag_cycles),
+            np.int32(c.delay_cycles),
+            np.int32(c.fan_out - 1),
+            np.int32(c.hold_cycles),
+            np.uint64(dump),
+            np.uint64(self._log.address),
+            np.uint64(self._sums.address),
+            np.uint64(self._statuses.address),
+        )
+
+    def time(self, tiles: int) -> tuple[float, int]:
+        """Microseconds of one launch between events, and SM cycles of its slowest block."""
+        with self.gpu.timed() as elapsed:
+            self.launch(tiles)
+        duration_us = elapsed()
+        return duration_us, int(self._log.read(np.uint32).max())
+
+    def warm(self) -> None:
+        """Bring the footprint into L2, or out of the way of the others: queued."""
+        c = self.configuration
+        self.launch(max(2 * c.footprint_bytes // (self.groups * c.tile_bytes), c.stages))
+
+    def check(self, tiles: int | None = None) -> None:
+        """Run with a poisoned destination and compare every byte that arrived in every block.
+
+        Raises:
+            WrongBytes: with block, tile and offset of the first difference.
+            StalledWait: a barrier was never completed.
+        """
+        c = self.configuration
+        tiles = tiles or c.stages + 3
+        with Buffer(self.blocks * tiles * c.tile_bytes) as dump:
+            dump.set_bytes(POISON)
+            self.launch(tiles, dump.address)
+            self.require_arrived()
+            arrived = self._by_group(dump.read(np.uint32)).reshape(self.groups, c.fan_out, tiles, -1)
+        expected = self.expected_words(np.arange(self.groups), tiles, np.arange(c.tile_bytes // 4))
+        wrong = arrived != expected[:, None]
+        if wrong.any():
+            group, rank, tile, word = np.argwhere(wrong)[0]
+            raise WrongBytes(
+                f"{c.spec.name}: group {group}, CTA {rank} of {c.fan_out}, tile {tile}, byte {4 * word}: "
+                f"{arrived[group, rank, tile, word]:#010x} arrived instead of {expected[group, tile, word]:#010x}"
+            )
+
+    def check_sums(self, tiles: int) -> None:
+        """Compare what the consumers of two groups read during the last launch; cheap, for timed launches.
+
+        Raises:
+            WrongBytes: a timed launch read wrong words.
+        """
+        c = self.configuration
+        chosen = np.random.default_rng(self.seed).choice(self.groups, min(2, self.groups), replace=False)
+        lanes = np.arange(min(WARP, c.tile_bytes // 16))
+        expected = self.expected_words(chosen, tiles, 4 * lanes).sum(axis=1, dtype=np.uint32)
+        sums = self._by_group(self._sums.read(np.uint32))[chosen]
+        sums = sums.reshape(*sums.shape[:2], -1, WARP)[:, :, : c.roles["consumers"], lanes].sum(
+            axis=2, dtype=np.uint32
+        )
+        if not np.array_equal(sums, np.broadcast_to(expected[:, None], sums.shape)):
+            raise WrongBytes(f"{c.spec.name}: a timed launch read wrong words")
+
+    def _by_group(self, words: np.ndarray) -> np.ndarray:
+        """What the blocks left in order of blocks, as (groups, CTAs of a group, rest)."""
+        if self.configuration.scattered:
+            return words.reshape(self.configuration.fan_out, self.groups, -1).swapaxes(0, 1)
+        return words.reshape(self.groups, self.configuration.fan_out, -1)
+
+    def expected_words(self, groups: np.ndarray, tiles: int, words: np.ndarray) -> np.ndarray:
+        """Words of the groups' tiles, shape (groups, tiles, words)."""
+        c = self.configuration
+        turn = groups[:, None] + np.arange(tiles)[None, :] * self.groups
+        start = turn % (c.footprint_bytes // c.tile_bytes) * (c.tile_bytes // 4)
+        index = start[:, :, None] + words
+        if c.source == "computed":
+            return index.astype(np.uint32) * HASH
+        return random_words(index, self.seed)
+
+    def row(self, tiles: int) -> dict[str, Any]:
+        """What describes this configuration in a table."""
+        c = self.configuration
+        return {
+            "kernel": c.spec.name,
+            "mechanism": c.spec.mechanism,
+            "share": c.share,
+            "source": c.source,
+            "fan_out": c.fan_out,
+            "cluster": c.fan_out if c.clustered else 1,
+            **c.roles,
+            "scope": str(c.constants.get("scope", "default")),
+            "arrivers": str(c.constants.get("arrivers", "lanes")),
+            "tile_bytes": c.tile_bytes,
+            "stages": c.stages,
+            "footprint_bytes": c.footprint_bytes,
+            "lag_cycles": c.lag_cycles,
+            "delay_cycles": c.delay_cycles,
+            "hold_cycles": c.hold_cycles,
+            "ctas": self.blocks,
+            "bytes_delivered": self.blocks * tiles * c.tile_bytes,
+        }
+
+    def close(self) -> None:
+        """Free what the configuration holds on the GPU."""
+        for buffer in (self._map, self._sums, self._log, self._statuses):
+            buffer.close()
+
+
+def measure_rings(
+    gpu: Gpu,
+    configurations: list[RingConfiguration],
+    rounds: int,
+    bytes_per_cta: int,
+    progress: Progress,
+) -> Result:
+    """Check every ring, then time all of them in every round, in random order: ratios of one round are paired.
+
+    Args:
+        gpu: where.
+        configurations: what to run.
+        rounds: how often each is timed.
+        bytes_per_cta: brought to each CTA by a timed launch, at least.
+        progress: bar over checks and rounds.
+
+    Returns:
+        Rows of table `cluster_ring`, one per configuration and round, and the kernels that ran.
+
+    Raises:
+        WrongBytes: a ring delivered wrong bytes; nothing is timed.
+        StalledWait: a barrier was never completed.
+    """
+    memory = Memory(gpu, max(c.footprint_bytes for c in configurations))
+    scratch = Buffer(max((c.footprint_bytes for c in configurations if c.source == "computed"), default=16))
+    rings = []
+    for configuration in progress(configurations, "check"):
+        buffer = scratch if configuration.source == "computed" else memory.buffer
+        ring = ClusterRing(gpu, configuration, buffer, memory.seed)
+        ring.check()
+        rings.append(ring)
+    order = np.random.default_rng(memory.seed)
+    rows = []
+    for number in progress(range(rounds), "time"):
+        for index in order.permutation(len(rings)):
+            ring = rings[index]
+            tiles = ring.tiles_for(bytes_per_cta)
+            if ring.configuration.source == "hbm":
+                memory.evict()
+            else:
+                ring.warm()
+            duration_us, cycles = ring.time(tiles)
+            delivered = tiles * ring.configuration.tile_bytes
+            rows.append(
+                {
+                    **ring.row(tiles),
+                    "round": number,
+                    "duration_us": round(duration_us, 3),
+                    "cycles": cycles,
+                    "gbps": round(ring.blocks * delivered / duration_us / 1e3, 2),
+                    "bytes_per_clock_per_sm": round(delivered / cycles, 3),
+                }
+            )
+    for ring in rings:
+        ring.require_arrived()
+        ring.launch(tiles := ring.tiles_for(bytes_per_cta))
+        ring.require_arrived()
+        ring.check_sums(tiles)
+        ring.close()
+    scratch.close()
+    memory.close()
+    return Result({"cluster_ring": rows}, [ring.kernel for ring in rings])

@@ -1,0 +1,1 @@
+"""One folder per chapter: its experiments, findings, rules and charts."""

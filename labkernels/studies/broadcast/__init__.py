@@ -1,0 +1,1 @@
+"""Distributed shared memory, and multicast against it."""

@@ -1,0 +1,91 @@
+"""The same tile to every CTA of a cluster: by multicast, by pushing or pulling through DSM, or each for itself?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from labkernels.device import Gpu
+from labkernels.kernels.registry import kernel
+from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
+from labkernels.studies.crossover.throughput import GIB, KIB, MIB
+
+SHARED_READ_BYTES_PER_CYCLE = 128  # of one SM: what a consumer of a whole tile needs at least
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep.
+
+    Attributes:
+        fan_outs: CTAs of a cluster.
+        tile_bytes: of one tile.
+        sources: `l2`, `hbm`, or `computed`: made in shared memory by threads of the cluster.
+        reuses: how often a CTA reads a tile before it lets go, at the full rate of its shared memory.
+        reuse_fan_out: fan-out at which `reuses` above 0 are measured, at the largest tile, from L2.
+        stages: of each CTA's ring.
+        hbm_footprint_bytes: read in turn.
+        l2_footprint_bytes: read again and again.
+        bytes_per_cta: brought to each CTA by a timed launch, at least.
+        rounds: timed launches of each configuration.
+    """
+
+    fan_outs: tuple[int, ...] = (2, 4, 8)
+    tile_bytes: tuple[int, ...] = (8 * KIB, 32 * KIB)
+    sources: tuple[str, ...] = ("l2", "hbm", "computed")
+    reuses: tuple[int, ...] = (2, 8)
+    reuse_fan_out: int = 4
+    stages: int = 4
+    hbm_footprint_bytes: int = GIB
+    l2_footprint_bytes: int = 24 * MIB
+    bytes_per_cta: int = 4 * MIB
+    rounds: int = 9
+
+
+PRESETS = {
+    "quick": Parameters(),
+    "full": Parameters(
+        fan_outs=(2, 4, 8, 16),
+        tile_bytes=(4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB),
+        reuses=(1, 2, 4, 8, 16),
+    ),
+}
+
+
+def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+    """Every way at every fan-out, tile and source."""
+    p = parameters
+    for source, fan_out, tile in product(p.sources, p.fan_outs, p.tile_bytes):
+        origin = "computed" if source == "computed" else "global"
+        footprint = p.hbm_footprint_bytes if source == "hbm" else p.l2_footprint_bytes
+        reuses = (
+            (0, *p.reuses) if (source, fan_out, tile) == ("l2", p.reuse_fan_out, max(p.tile_bytes)) else (0,)
+        )
+        for reuse in reuses:
+            hold = reuse * tile // SHARED_READ_BYTES_PER_CYCLE
+            for share in ("slices", "leader"):
+                for spec in (
+                    multicast_ring(share=share, origin=origin),
+                    kernel("dsm_bulk", "ring", share=share, origin=origin),
+                    kernel("dsm_load", "ring", share=share, origin=origin),
+                ):
+                    yield RingConfiguration(
+                        spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold
+                    )
+            if source != "computed":
+                spec = unicast_ring()
+                yield RingConfiguration(spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold)
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Time every configuration; see `Parameters`."""
+    p, chosen = parameters, list(configurations(parameters))
+    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
+
+
+EXPERIMENT = Experiment(
+    "broadcast",
+    "The same tile to every CTA of a cluster: multicast, DSM, or each for itself?",
+    PRESETS,
+    measure,
+)

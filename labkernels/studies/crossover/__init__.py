@@ -1,0 +1,1 @@
+"""Throughput of loads into one CTA's shared memory."""

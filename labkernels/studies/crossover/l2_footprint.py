@@ -1,0 +1,55 @@
+"""How much memory may be read again and again before L2 no longer serves it at full speed?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkernels.device import Gpu
+from labkernels.kernels.registry import kernel
+from labkernels.operand import Ring
+from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.rounds import measure_streams
+from labkernels.protocols.stream import Configuration
+from labkernels.studies.crossover.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_operand, linear_operand
+
+TILE_BYTES = 16 * KIB
+STAGES = 6  # 96 KiB in flight per SM: past the knee of every mechanism
+COPYING_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep: what is read in turn, bytes moved by a launch at least, and rounds."""
+
+    footprints_bytes: tuple[int, ...]
+    bytes_moved: int = 2 * GIB
+    rounds: int = 9
+
+
+PRESETS = {
+    "quick": Parameters(tuple(n * MIB for n in (8, 24, 40, 56)), bytes_moved=GIB),
+    "full": Parameters(tuple(n * MIB for n in (4, 8, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 128))),
+}
+
+
+def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configuration]:
+    """One well-fed ring of each kind over every footprint that gives each SM a tile."""
+    for footprint in parameters.footprints_bytes:
+        if sm_count * TILE_BYTES > footprint:
+            continue
+        ring = Ring(STAGES, threads=TMA_THREADS, shared_alignment_bytes=128)
+        box = boxed_operand(footprint, TILE_BYTES, ring)
+        yield Configuration(kernel("tma_tile", "stream", rank=2), box, "l2")
+        chunks = TILE_BYTES // (16 * COPYING_THREADS)
+        spec = kernel("cp_async", "stream", completion="group", depth=4, chunks=chunks)
+        ring = Ring(5, threads=COPYING_THREADS, shared_alignment_bytes=128)
+        yield Configuration(spec, linear_operand(footprint, TILE_BYTES, ring), "l2")
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Time every configuration; see `Parameters`."""
+    chosen = list(configurations(parameters, gpu.facts.sm_count))
+    footprint = max(parameters.footprints_bytes)
+    return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
+
+
+EXPERIMENT = Experiment("l2_footprint", "How much memory does L2 serve at full speed?", PRESETS, measure)

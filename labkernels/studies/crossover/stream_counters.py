@@ -1,0 +1,102 @@
+"""Which bytes leave L2, the request coalescer and memory while every SM streams tiles of its own?"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkernels.device import Gpu, counters
+from labkernels.kernels.registry import kernel
+from labkernels.operand import Ring
+from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.stream import Configuration, Stream
+from labkernels.studies.crossover.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_operand, linear_operand
+from labkernels.studies.multicast.cluster_counters import METRICS
+
+COUNTED = {
+    **{
+        name: column
+        for name, column in METRICS.items()
+        if "multicast" not in name and "programmatic" not in name
+    },
+    "lts__cycles_elapsed.max": "l2_cycles",
+    "lts__t_sectors_op_read.sum.peak_sustained": "l2_peak_bytes_per_l2_cycle",
+    "l1tex__m_xbar2l1tex_read_bytes.sum.peak_sustained": "sm_ingest_peak_bytes_per_cycle",
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is counted: L2 footprints, bytes moved by a counted launch at least, and the HBM footprint."""
+
+    footprints_bytes: tuple[int, ...] = tuple(n * MIB for n in (4, 8, 16, 32, 48, 56, 64, 80))
+    bytes_moved: int = 2 * GIB
+    hbm_footprint_bytes: int = GIB
+
+
+PRESETS = {"quick": Parameters(footprints_bytes=(16 * MIB,)), "full": Parameters()}
+
+
+def configurations(parameters: Parameters) -> Iterator[Configuration]:
+    """Well-fed rings over every footprint, in order; cp.async tiles of 8 KiB at several depths and blocks per SM."""
+
+    def threads(footprint: int, depth: int, ctas: int, tile: int, count: int) -> Configuration:
+        spec = kernel("cp_async", "stream", completion="group", depth=depth, chunks=tile // (16 * count))
+        ring = Ring(depth + 1, ctas_per_sm=ctas, threads=count, shared_alignment_bytes=128)
+        return Configuration(
+            spec, linear_operand(footprint, tile, ring), "hbm" if footprint > 256 * MIB else "l2"
+        )
+
+    def engine(footprint: int, stages: int, ctas: int, tile: int) -> Configuration:
+        ring = Ring(stages, ctas_per_sm=ctas, threads=TMA_THREADS, shared_alignment_bytes=128)
+        box = boxed_operand(footprint, tile, ring)
+        return Configuration(
+            kernel("tma_tile", "stream", rank=2), box, "hbm" if footprint > 256 * MIB else "l2"
+        )
+
+    for footprint in (*parameters.footprints_bytes, parameters.hbm_footprint_bytes):
+        for depth, ctas in ((2, 2), (4, 2), (8, 2), (8, 1)):
+            yield threads(footprint, depth, ctas, 8 * KIB, 256)
+        yield threads(footprint, 4, 1, 16 * KIB, 256)
+        for stages, ctas, tile in ((12, 2, 8 * KIB), (6, 1, 16 * KIB)):
+            yield engine(footprint, stages, ctas, tile)
+
+
+def launch_all(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[Stream, int]]:
+    """Every configuration, launched once to be counted over memory that is warm where it is to be; with its tiles."""
+    memory = Memory(gpu, max(parameters.hbm_footprint_bytes, *parameters.footprints_bytes))
+    for configuration in configurations(parameters):
+        stream = Stream(gpu, configuration, memory.buffer, memory.seed)
+        tiles = stream.tiles_for(parameters.bytes_moved)
+        stream.launch(stream.tiles_for(2 * min(stream.footprint_bytes, 64 * MIB)))
+        gpu.sync()
+        counters.begin()
+        stream.launch(tiles)
+        stream.require_arrived()
+        counters.end()
+        yield stream, tiles
+        stream.close()
+    memory.close()
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Count in a process of its own under Nsight Compute; describe and check the same launches here.
+
+    Raises:
+        NoCounters: no `ncu`, or it refuses.
+    """
+    counted = counters.count_again(__name__, parameters, COUNTED)
+    rows, kernels = [], []
+    for (stream, tiles), values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
+        stream.check_sums(tiles)
+        rows.append({**stream.row(tiles), **values})
+        kernels.append(stream.kernel)
+    return Result({"stream_counters": rows}, kernels)
+
+
+EXPERIMENT = Experiment(
+    "stream_counters", "Which bytes leave L2, the coalescer and memory in a stream?", PRESETS, measure
+)
+
+if __name__ == "__main__":
+    for _ in launch_all(Gpu(), Parameters(**counters.given(sys.argv[1]))):
+        pass

@@ -1,0 +1,149 @@
+"""Build the GEMM library of one architecture: python -m labkernels.studies.gemm.build --arch sm_90a."""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+from labkernels.paths import CACHE
+from labkernels.studies.gemm.family import ARCHES, GemmKernel, family
+
+HERE = Path(__file__).resolve().parent
+LIBRARIES = CACHE / "gemm"
+CUTLASS_VERSION = "4.2.0.0"
+OPTIONS = (
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "-Xcompiler",
+    "-fPIC",
+    "--expt-relaxed-constexpr",
+    "-diag-suppress",
+    "177",
+)
+MOST_JOBS = 8  # a translation unit takes 3 GB of memory
+
+
+class BuildError(RuntimeError):
+    """The library cannot be built here; the message says what is missing or what the compiler said."""
+
+
+def key(arch: str) -> str:
+    """Hash of everything the library is made from: sources, kernel list, options, CUTLASS version."""
+    made_from = [source.read_text() for source in sorted(HERE.glob("*.cu")) + sorted(HERE.glob("*.h"))]
+    made_from += [kernel.line for kernel in family(arch)] + [*OPTIONS, CUTLASS_VERSION, arch]
+    return hashlib.sha256("\n".join(made_from).encode()).hexdigest()
+
+
+def library_path(arch: str) -> Path:
+    """Where the library of an architecture is, or will be once built."""
+    return LIBRARIES / arch / f"gemm-{key(arch)[:12]}.so"
+
+
+def build(arch: str) -> Path:
+    """Compile what is not in the cache and link it.
+
+    Args:
+        arch: `sm_90a` or `sm_100a`; no GPU is needed.
+
+    Returns:
+        Path of the library.
+
+    Raises:
+        BuildError: No nvcc, no CUTLASS of the right version, or a compiler error.
+        ValueError: An unknown architecture.
+    """
+    kernels = family(arch)
+    path = library_path(arch)
+    if path.exists():
+        return path
+    nvcc, headers = _nvcc(), _cutlass()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    jobs = min(os.cpu_count() or 1, MOST_JOBS)
+    command = [nvcc, *OPTIONS, *_target(arch), f"-I{HERE}", *(f"-I{folder}" for folder in headers), "-c"]
+    units = [(), *_split(kernels, jobs)]
+    with ThreadPoolExecutor(jobs) as pool:
+        objects = list(pool.map(lambda unit: _compile(command, path.parent, unit), units))
+    new = path.with_suffix(".new")
+    _run([nvcc, "-shared", *_target(arch), *map(str, objects), "-o", str(new)])
+    return new.replace(path)
+
+
+def _split(kernels: Sequence[GemmKernel], parts: int) -> list[tuple[GemmKernel, ...]]:
+    """Even parts, neighbours in the list spread over all of them."""
+    return [part for at in range(parts) if (part := tuple(kernels[at::parts]))]
+
+
+def _compile(command: Sequence[str], folder: Path, kernels: tuple[GemmKernel, ...]) -> Path:
+    """One object: some kernels, or with none the interface; named by what it is made from."""
+    lines = "".join(f"{kernel.line}\n" for kernel in kernels)
+    names = ["kernels.cu", "entry.h"] if kernels else ["api.cu", "entry.h"]
+    made_from = "\n".join([*command, lines, *((HERE / name).read_text() for name in names)])
+    stem = folder / hashlib.sha256(made_from.encode()).hexdigest()[:16]
+    done = stem.with_suffix(".o")
+    if not done.exists():
+        listing = stem.with_suffix(".inc")
+        listing.write_text(lines)
+        new = stem.with_suffix(".new")
+        _run([*command, f'-DKERNELS="{listing}"', str(HERE / names[0]), "-o", str(new)])
+        new.replace(done)
+    return done
+
+
+def _target(arch: str) -> list[str]:
+    number = arch.removeprefix("sm_")
+    return ["-gencode", f"arch=compute_{number},code={arch}", f"-DGEMM_SM={number.rstrip('a')}"]
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line] or [done.stderr]
+        raise BuildError(f"{command[0]} failed ({done.returncode}): {said[0]}")
+
+
+def _nvcc() -> str:
+    if found := shutil.which("nvcc"):
+        return found
+    raise BuildError("no nvcc on the PATH; install CUDA 12.8 or newer, or take a library built elsewhere")
+
+
+def _cutlass() -> list[Path]:
+    spec = importlib.util.find_spec("cutlass_library")
+    installed = metadata.version("nvidia-cutlass") if spec else "none"
+    if installed != CUTLASS_VERSION:
+        raise BuildError(
+            f"CUTLASS {CUTLASS_VERSION} is needed, installed is {installed}; pip install '.[gemm]'"
+        )
+    source = Path(spec.submodule_search_locations[0]) / "source"
+    return [source / "include", source / "tools" / "util" / "include"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument(
+        "--arch", choices=ARCHES, default="sm_90a", help="for which GPU (default: %(default)s)"
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Build and print the library's path; 1 when that cannot be done."""
+    try:
+        print(build(arguments.arch))
+    except BuildError as error:
+        print(f"gemm build: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m labkernels.studies.gemm.build", description=__doc__)
+    add_arguments(parser)
+    sys.exit(main(parser.parse_args()))

@@ -1,0 +1,431 @@
+"""What the stored rows of the GEMM study say: best kernels, the parts of a cluster's gain, the rule's regret."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, log
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from labkernels.studies.gemm.bench import LIBRARY
+from labkernels.studies.gemm.family import ARCHES, CLUSTERS, GemmKernel, family
+from labkernels.studies.gemm.heuristic import Choice, scheduled_tiles, waves
+from labkernels.studies.gemm.shapes import SHAPES
+from labkernels.studies.stats import Ratio, bootstrap_ratio
+
+Mnk = tuple[int, int, int]
+SHAPE = ["m", "n", "k"]
+CANDIDATE = ["dtype", *SHAPE, "kernel", "swizzle", "ctas"]
+PARTS = ("residency", "quantization", "launch and order", "handshake", "multicast", "clock")
+"""Where a cluster's gain or loss comes from, in the order in which the parts are taken out."""
+
+
+class NotMeasured(LookupError):
+    """The rows lack what is asked for; the message names it."""
+
+
+def with_kernels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of table `gemm` or `gemm_sustained` with what their kernels' names say, and the cycles of a launch.
+
+    Args:
+        frame: Rows of the table, of one architecture.
+
+    Returns:
+        The rows with `tile` and `cluster` (as in `128×256`), `transport`, `schedule`, `held_out`, `group`, `shape`
+        and, where there is a duration, `cycles`.
+    """
+    known = _kernels(set(frame["kernel"]) - {LIBRARY})
+    shapes = {shape.mnk: shape for shape in SHAPES}
+    of_row = [shapes.get(mnk) for mnk in zip(*(frame[c] for c in SHAPE), strict=True)]
+    columns = {
+        "tile": frame["kernel"].map(lambda name: _times(known[name].tile) if name in known else ""),
+        "cluster": frame["kernel"].map(lambda name: _times(known[name].cluster) if name in known else ""),
+        "transport": frame["kernel"].map(lambda name: _transport(known.get(name))),
+        "schedule": frame["kernel"].map(lambda name: known[name].schedule if name in known else ""),
+        "group": [shape.group if shape else "" for shape in of_row],
+        "held_out": [bool(shape and shape.held_out) for shape in of_row],
+        "shape": [label(mnk) for mnk in zip(*(frame[c] for c in SHAPE), strict=True)],
+    }
+    if "duration_us" in frame:
+        columns["cycles"] = frame["duration_us"] * frame["sm_clock_mhz"]
+    return frame.assign(**columns)
+
+
+def _kernels(names: set[str]) -> dict[str, GemmKernel]:
+    """The kernels of the first architecture that has all these names."""
+    for arch in ARCHES:
+        known = {kernel.name: kernel for kernel in family(arch)}
+        if names <= known.keys():
+            return {name: known[name] for name in names}
+    raise ValueError(f"no architecture has the GEMM kernels {', '.join(sorted(names))}")
+
+
+def label(mnk: Mnk) -> str:
+    """`2048 × 2048 × 8192`, or `8192³`."""
+    return f"{mnk[0]}³" if len(set(mnk)) == 1 else " × ".join(map(str, mnk))
+
+
+def _times(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}×{pair[1]}"
+
+
+def _transport(kernel: GemmKernel | None) -> str:
+    if kernel is None:
+        return LIBRARY
+    return kernel.transport if kernel.cluster_size > 1 else "alone"
+
+
+def resident(frame: pd.DataFrame) -> dict[int, int]:
+    """SMs that clusters of each size kept on the GPU of some rows, as in {1: 132, 2: 132, 4: 120}."""
+    rows = with_kernels(frame[frame["kernel"].ne(LIBRARY)])
+    sizes = rows["cluster"].map(lambda text: int(np.prod([int(part) for part in text.split("×")])))
+    return {int(size): int(count) for size, count in rows.groupby(sizes)["ctas"].max().items()}
+
+
+class Rounds:
+    """Rows of one run of table `gemm`, found by candidate.
+
+    Args:
+        frame: From `with_kernels`.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.resident = resident(frame)
+        self._ordered = ordered = frame.sort_values("round")
+        by = ["dtype", *SHAPE, "kernel", ordered["swizzle"].fillna(0), ordered["ctas"].fillna(0)]
+        self._at = ordered.groupby(by).indices
+
+    def of(
+        self, mnk: Mnk, kernel: str, column: str, swizzle: int = 0, ctas: int = 0, dtype: str = "bf16"
+    ) -> np.ndarray:
+        """A column of one candidate's rounds, in their order; the library has neither swizzle nor CTAs.
+
+        Raises:
+            NotMeasured: There are none.
+        """
+        if (key := (dtype, *mnk, kernel, swizzle, ctas)) not in self._at:
+            raise NotMeasured(f"no rows of {kernel} with swizzle {swizzle} on {ctas} SMs at {label(mnk)}")
+        return self._ordered[column].to_numpy()[self._at[key]]
+
+
+def medians(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per candidate: medians of duration, cycles, clock, rate; the interval of cycles from p05 to p95.
+
+    Args:
+        frame: From `with_kernels`.
+    """
+    keep = ["tile", "cluster", "transport", "schedule", "group", "held_out", "shape", "gpu", "run_id"]
+    groups = frame.groupby([*CANDIDATE, *keep], dropna=False, sort=False)
+    table = groups[["duration_us", "cycles", "sm_clock_mhz", "tflops", "relative_error"]].median()
+    spread = groups["cycles"].quantile([0.05, 0.95]).unstack()
+    return table.assign(cycles_p05=spread[0.05], cycles_p95=spread[0.95], rounds=groups.size()).reset_index()
+
+
+def own(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of kernels that CUTLASS offers, on all SMs that hold them: neither library nor controls."""
+    whole = table["ctas"].eq(table.groupby(["kernel"])["ctas"].transform("max"))
+    return table[table["transport"].isin(["multicast", "alone"]) & whole]
+
+
+def over_library(rounds: Rounds, dtype: str = "bf16") -> pd.DataFrame:
+    """The quickest kernel of each shape against the library: time of the library over time of the kernel.
+
+    Args:
+        rounds: Of one run.
+        dtype: Of the operands.
+
+    Returns:
+        One row per shape: `ratio`, `low`, `high` (95 % of paired rounds), the kernel and its rate.
+    """
+    table = own(medians(rounds.frame[rounds.frame["dtype"].eq(dtype)]))
+    best = table.loc[table.groupby(SHAPE, sort=False)["duration_us"].idxmin()].reset_index(drop=True)
+    ratios = []
+    for one in best.itertuples():
+        mnk = (one.m, one.n, one.k)
+        mine = rounds.of(mnk, one.kernel, "duration_us", one.swizzle, one.ctas, dtype)
+        theirs = rounds.of(mnk, LIBRARY, "duration_us", dtype=dtype)
+        ratios.append(bootstrap_ratio(theirs, mine)._asdict())
+    return pd.concat([best, pd.DataFrame(ratios)], axis=1)
+
+
+class Part(NamedTuple):
+    """One part of a cluster's effect: the factor by which it changes time, with its interval."""
+
+    name: str
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """A cluster's effect against no cluster, same shape, tile, stages and swizzle.
+
+    Attributes:
+        parts: One for each name of PARTS; their product is the whole, up to the noise of medians.
+        total: Time with the cluster over time without, from paired rounds.
+    """
+
+    parts: tuple[Part, ...]
+    total: Ratio
+
+    @property
+    def unexplained(self) -> float:
+        """Logarithm of the total that the parts leave out."""
+        return log(self.total.ratio) - sum(log(part.ratio) for part in self.parts)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the parts give the measured difference within 20 %, or within its own interval."""
+        noise = (log(self.total.high) - log(self.total.low)) / 2
+        return abs(self.unexplained) <= max(0.2 * abs(log(self.total.ratio)), noise)
+
+
+def decompose(
+    rounds: Rounds, mnk: Mnk, tile: tuple[int, int], cluster: tuple[int, int], swizzle: int
+) -> Decomposition:
+    """Take a cluster's effect apart, one variable at a time.
+
+    Residency is what the SMs that clusters cannot fill would have done; quantization, what whole waves over padded
+    tiles add to that: both are counted, not fitted. Launch and order is the rest of the way to the same cluster
+    launch in which every CTA loads for itself. Handshake lets the CTAs that would share a load release slots
+    together. Multicast shares the load. Clock is the SM clock, all else being in cycles.
+
+    Args:
+        rounds: Of one run, with the controls of the shape.
+        mnk: The shape.
+        tile: Output rows and columns of a CTA.
+        cluster: CTAs along M and N.
+        swizzle: As in the rows.
+
+    Raises:
+        NotMeasured: A control is missing.
+    """
+    base = f"bf16_{tile[0]}x{tile[1]}"
+    name = f"{base}_{cluster[0]}x{cluster[1]}"
+    sms, size = rounds.resident, cluster[0] * cluster[1]
+
+    def of(kernel: str, column: str) -> np.ndarray:
+        return rounds.of(mnk, kernel, column, swizzle, sms[size if kernel != alone else 1])
+
+    alone, independent = f"{base}_1x1", f"{name}_independent"
+    one, many = Choice((1, 1), swizzle), Choice(cluster, swizzle)
+    residency = sms[1] / sms[size]
+    counted = waves(mnk, tile, many, sms) / waves(mnk, tile, one, sms)
+    quantization = counted / residency
+    launch = bootstrap_ratio(of(independent, "cycles"), of(alone, "cycles"))
+    handshake = bootstrap_ratio(of(f"{name}_handshake", "cycles"), of(independent, "cycles"))
+    multicast = bootstrap_ratio(of(name, "cycles"), of(f"{name}_handshake", "cycles"))
+    clock = bootstrap_ratio(of(alone, "sm_clock_mhz"), of(name, "sm_clock_mhz"))
+    parts = (
+        Part("residency", residency, residency, residency),
+        Part("quantization", quantization, quantization, quantization),
+        Part("launch and order", *(value / counted for value in launch)),
+        Part("handshake", *handshake),
+        Part("multicast", *multicast),
+        Part("clock", *clock),
+    )
+    return Decomposition(parts, bootstrap_ratio(of(name, "duration_us"), of(alone, "duration_us")))
+
+
+Chooser = Callable[[Mnk, tuple[int, int], Mapping[int, int]], Choice]
+
+
+def regrets(
+    table: pd.DataFrame, choose: Chooser, sms: Mapping[int, int], *, by: str = "duration_us"
+) -> pd.DataFrame:
+    """How much longer the chosen cluster and swizzle take than the best ones at the same shape and tile.
+
+    Args:
+        table: From `medians`; of held-out shapes, for a fair judgement.
+        choose: A rule.
+        sms: From `resident`.
+        by: `duration_us`, or `cycles` for the same at equal clocks.
+
+    Returns:
+        One row per shape and tile that has all clusters: the choice, the best, and `regret`, 1 at best.
+    """
+    candidates = own(table[table["dtype"].eq("bf16")])
+    rows = []
+    for (m, n, k, tile), group in candidates.groupby([*SHAPE, "tile"], sort=False):
+        if not {_times(cluster) for cluster in CLUSTERS} <= set(group["cluster"]):
+            continue
+        choice = choose((m, n, k), tuple(int(part) for part in tile.split("×")), sms)
+        taken = group[group["cluster"].eq(_times(choice.cluster)) & group["swizzle"].eq(choice.swizzle)]
+        best = group.loc[group[by].idxmin()]
+        rows.append(
+            {
+                "shape": best["shape"],
+                "tile": tile,
+                "chosen": f"{_times(choice.cluster)}, {choice.swizzle}",
+                "best": f"{best['cluster']}, {best['swizzle']}",
+                "regret": float(taken[by].iloc[0] / best[by]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def predicted_regrets(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """The same for nvidia-matmul-heuristics' first choice, at the better of our swizzles, where we have its kernel.
+
+    Args:
+        table: From `medians`.
+        predicted: Table `gemm_predicted`.
+    """
+    candidates = own(table[table["dtype"].eq("bf16")])
+    rows = []
+    for one in predicted[predicted["rank"].eq(1)].itertuples():
+        group = candidates[np.logical_and.reduce([candidates[key].eq(getattr(one, key)) for key in SHAPE])]
+        group = group[group["tile"].eq(_times((one.tile_m, one.tile_n)))]
+        taken = group[group["cluster"].eq(_times((one.cluster_m, one.cluster_n)))]
+        if one.split_k == 1 and len(taken):
+            chosen, regret = taken["cluster"].iloc[0], taken["duration_us"].min() / group["duration_us"].min()
+            rows.append({"shape": taken["shape"].iloc[0], "chosen": chosen, "regret": float(regret)})
+    return pd.DataFrame(rows)
+
+
+class Best(NamedTuple):
+    """A headline figure with its interval, the run it is from and what was measured."""
+
+    value: float
+    low: float
+    high: float
+    run_id: str
+    what: str
+
+
+def wgmma_bf16_tflops(frame: pd.DataFrame) -> Best:
+    """The highest rate of any bf16 kernel of the study, in 10^12 floating-point operations a second.
+
+    Args:
+        frame: Rows of table `gemm`, of one run.
+    """
+    found = Rounds(with_kernels(frame[frame["dtype"].eq("bf16")]))
+    table = own(medians(found.frame))
+    one = table.loc[table["tflops"].idxmax()]
+    rounds = found.of(tuple(one[SHAPE]), one["kernel"], "tflops", one["swizzle"], one["ctas"])
+    interval = bootstrap_ratio(rounds, np.full_like(rounds, one["tflops"]))
+    return Best(
+        float(one["tflops"]),
+        interval.low * float(one["tflops"]),
+        interval.high * float(one["tflops"]),
+        str(one["run_id"]),
+        f"{one['kernel']} at {one['shape']}",
+    )
+
+
+def gemm_best_over_library(frame: pd.DataFrame, least: int = 2048) -> Best:
+    """Median over the large bf16 shapes of the library's time over the best kernel's; above 1 the kernel is quicker.
+
+    Args:
+        frame: Rows of table `gemm`, of one run.
+        least: Extent that M, N and K all reach.
+    """
+    ratios = large(over_library(Rounds(with_kernels(frame))), least)
+    return Best(
+        *(float(ratios[column].median()) for column in ("ratio", "low", "high")),
+        str(ratios["run_id"].iloc[0]),
+        f"{len(ratios)} shapes of at least {least} in all dimensions",
+    )
+
+
+def large(table: pd.DataFrame, least: int = 2048) -> pd.DataFrame:
+    """Rows of shapes that are at least so large in all dimensions."""
+    return table[table[SHAPE].min(axis=1).ge(least)]
+
+
+def decompositions(
+    rounds: Rounds,
+    shapes: Iterable[Mnk],
+    tile: tuple[int, int],
+    clusters: Iterable[tuple[int, int]],
+    swizzle: int,
+) -> pd.DataFrame:
+    """`decompose` over shapes and clusters: one row for each part, changes in percent of the time without cluster."""
+    rows = []
+    for mnk in shapes:
+        for cluster in clusters:
+            found = decompose(rounds, mnk, tile, cluster, swizzle)
+            common = {
+                "shape": label(mnk),
+                "tile": _times(tile),
+                "cluster": _times(cluster),
+                "swizzle": swizzle,
+                "total": found.total.ratio,
+                "total_low": found.total.low,
+                "total_high": found.total.high,
+                "adds_up": found.adds_up,
+            }
+            rows += [
+                {**common, **part._asdict(), "log_percent": 100 * log(part.ratio)} for part in found.parts
+            ]
+    return pd.DataFrame(rows).rename(columns={"name": "part"})
+
+
+CONTROLLED_TILES = ((128, 128), (128, 256))
+
+
+def multicast_shares(rounds: Rounds) -> pd.DataFrame:
+    """What multicast alone changes, wherever it was switched off and the scheduler padded nothing.
+
+    Args:
+        rounds: Of one run.
+
+    Returns:
+        One row per shape, tile, cluster and swizzle: factor `ratio` on the cycles with its interval, the factor of the
+        whole cluster on time (`total`), whether the parts add up to it, and `least`, the smallest extent.
+    """
+    frame = rounds.frame
+    controlled = frame[frame["transport"].eq("independent")]
+    shapes = list(dict.fromkeys(controlled[SHAPE].itertuples(index=False, name=None)))
+    rows = []
+    for mnk, tile, cluster, swizzle in product(
+        shapes, CONTROLLED_TILES, CLUSTERS[1:], sorted(controlled["swizzle"].unique())
+    ):
+        if scheduled_tiles(mnk, tile, cluster, swizzle) > ceil(mnk[0] / tile[0]) * ceil(mnk[1] / tile[1]):
+            continue
+        found = decompose(rounds, mnk, tile, cluster, swizzle)
+        case = {
+            "shape": label(mnk),
+            "tile": _times(tile),
+            "cluster": _times(cluster),
+            "swizzle": int(swizzle),
+        }
+        share = found.parts[PARTS.index("multicast")]._asdict()
+        rows.append(
+            {**case, **share, "total": found.total.ratio, "adds_up": found.adds_up, "least": min(mnk)}
+            | {"mnk": mnk, "run_id": frame["run_id"].iloc[0]}
+        )
+    return pd.DataFrame(rows).drop(columns="name").sort_values("least", ascending=False, kind="stable")
+
+
+def cluster_effect(table: pd.DataFrame, tile: tuple[int, int]) -> pd.DataFrame:
+    """Cycles of CUTLASS's kernels of one tile over those of no cluster at the default order, by cluster and swizzle.
+
+    Args:
+        table: From `medians`.
+        tile: Output rows and columns of a CTA.
+    """
+    rows = own(table[table["tile"].eq(_times(tile)) & table["dtype"].eq("bf16")])
+    alone = rows[rows["transport"].eq("alone") & rows["swizzle"].eq(1)].set_index("shape")["cycles"]
+    return rows.assign(ratio=rows["cycles"] / rows["shape"].map(alone))
+
+
+def settled(table: pd.DataFrame, clock: str = "sm_clock_mhz") -> pd.DataFrame:
+    """Medians of `gemm_sustained` by kernel: cycles of a product, clock with its range, power, rate.
+
+    Args:
+        table: From `with_kernels`.
+        clock: Column of the clock.
+    """
+    rows = table.assign(megacycles=table["seconds"] / table["launches"] * table[clock])
+    groups = rows.groupby(["kernel", "transport", "shape", "gpu", "run_id"], sort=False)
+    found = groups[["megacycles", clock, "power_w", "tflops"]].median()
+    return (
+        found.assign(clock_low=groups[clock].min(), clock_high=groups[clock].max())
+        .reset_index()
+        .sort_values("kernel")
+    )

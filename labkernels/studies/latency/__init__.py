@@ -1,0 +1,1 @@
+"""Latency of one transfer, and what issuing one takes."""

@@ -1,0 +1,1 @@
+"""One tile for several CTAs of a cluster."""

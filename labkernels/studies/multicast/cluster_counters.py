@@ -1,0 +1,120 @@
+"""Which bytes leave L2 and which reach the SMs, when the CTAs of a cluster want the same tiles?"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from labkernels.device import Gpu, counters
+from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
+from labkernels.studies.crossover.throughput import GIB, KIB, MIB
+
+METRICS = {
+    "lts__t_sectors_srcunit_tex_op_read.sum": "l2_read_bytes",
+    "lts__t_sectors_op_read.sum": "l2_all_read_bytes",
+    "lrc__lts2lrc_sectors_op_read.sum": "l2_to_coalescer_bytes",
+    "lrc__xbar2gpc_sectors_op_read.sum": "coalescer_to_sm_bytes",
+    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_hardware.sum": "coalesced_hardware_bytes",
+    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_programmatic.sum": "coalesced_programmatic_bytes",
+    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_ingest_bytes",
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld_dest_multicast.sum": "sm_ingest_multicast_bytes",
+    "dram__bytes_read.sum": "dram_read_bytes",
+    "sm__cycles_elapsed.max": "cycles",
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is counted.
+
+    Attributes:
+        fan_outs: CTAs that receive the same tile.
+        tile_bytes: of one tile.
+        stages: of each CTA's ring.
+        lag_cycles: as in the multicast experiment, at `chosen_fan_outs`.
+        chosen_fan_outs: where lags and device memory are counted, at the largest tile and most stages.
+        hbm_footprint_bytes: read in turn.
+        l2_footprint_bytes: read again and again.
+        bytes_per_cta: brought to each CTA by a counted launch, at least.
+    """
+
+    fan_outs: tuple[int, ...] = (1, 2, 4, 8, 16)
+    tile_bytes: tuple[int, ...] = (8 * KIB, 32 * KIB)
+    stages: tuple[int, ...] = (6,)
+    lag_cycles: tuple[int, ...] = (1000,)
+    chosen_fan_outs: tuple[int, ...] = (4,)
+    hbm_footprint_bytes: int = GIB
+    l2_footprint_bytes: int = 24 * MIB
+    bytes_per_cta: int = 8 * MIB
+
+
+PRESETS = {
+    "quick": Parameters(fan_outs=(1, 4), tile_bytes=(32 * KIB,)),
+    "full": Parameters(
+        stages=(2, 6), lag_cycles=(100, 200, 500, 1000, 2000, 5000), chosen_fan_outs=(2, 4, 8, 16)
+    ),
+}
+
+
+def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+    """What is counted, in order."""
+    p, unicast = parameters, unicast_ring()
+    for fan_out, tile, stages in product(p.fan_outs, p.tile_bytes, p.stages):
+        shape = (fan_out, "l2", tile, stages, p.l2_footprint_bytes)
+        yield RingConfiguration(unicast, *shape, clustered=False)
+        if fan_out > 1:
+            yield RingConfiguration(unicast, *shape, clustered=False, scattered=True)
+            yield RingConfiguration(unicast, *shape)
+            yield RingConfiguration(multicast_ring(), *shape)
+            yield RingConfiguration(multicast_ring(share="leader"), *shape)
+    tile, stages = max(p.tile_bytes), max(p.stages)
+    for fan_out in p.chosen_fan_outs:
+        for lag in p.lag_cycles:
+            shape = (fan_out, "l2", tile, stages, p.l2_footprint_bytes)
+            yield RingConfiguration(unicast, *shape, lag_cycles=lag)
+        shape = (fan_out, "hbm", tile, stages, p.hbm_footprint_bytes)
+        yield RingConfiguration(unicast, *shape, clustered=False)
+        yield RingConfiguration(unicast, *shape)
+        yield RingConfiguration(multicast_ring(), *shape)
+
+
+def launch_all(gpu: Gpu, parameters: Parameters) -> Iterator[ClusterRing]:
+    """Every configuration, launched once to be counted over memory that is warm where it is to be."""
+    memory = Memory(gpu, max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes))
+    for configuration in configurations(parameters):
+        ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
+        (memory.evict if configuration.source == "hbm" else ring.warm)()
+        gpu.sync()
+        counters.begin()
+        ring.launch(ring.tiles_for(parameters.bytes_per_cta))
+        ring.require_arrived()
+        counters.end()
+        yield ring
+        ring.close()
+    memory.close()
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Count in a process of its own under Nsight Compute; describe and check the same launches here.
+
+    Raises:
+        NoCounters: no `ncu`, or it refuses.
+    """
+    counted = counters.count_again(__name__, parameters, METRICS)
+    rows, kernels = [], []
+    for ring, values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
+        tiles = ring.tiles_for(parameters.bytes_per_cta)
+        ring.check_sums(tiles)
+        rows.append({**ring.row(tiles), **values})
+        kernels.append(ring.kernel)
+    return Result({"cluster_counters": rows}, kernels)
+
+
+EXPERIMENT = Experiment(
+    "cluster_counters", "Which bytes leave L2 and which reach the SMs of a cluster?", PRESETS, measure
+)
+
+if __name__ == "__main__":
+    for _ in launch_all(Gpu(), Parameters(**counters.given(sys.argv[1]))):
+        pass

@@ -1,0 +1,56 @@
+"""What binds a multicast ring at its fastest: its own SMs, or what all SMs share? Ever more clusters at once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from labkernels.device import Gpu
+from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
+from labkernels.studies.crossover.throughput import KIB, MIB
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep.
+
+    Attributes:
+        fan_outs: CTAs of a cluster; all receive the same tile.
+        ctas: of all clusters together, at most: whole clusters, and no more than the GPU holds at once.
+        tile_bytes: of one tile.
+        stages: of each CTA's ring.
+        footprint_bytes: read again and again, from L2.
+        bytes_per_cta: brought to each CTA by a timed launch, at least.
+        rounds: timed launches of each configuration.
+    """
+
+    fan_outs: tuple[int, ...] = (4, 8)
+    ctas: tuple[int, ...] = (8, 16, 32, 64, 96, 120)
+    tile_bytes: int = 32 * KIB
+    stages: int = 6
+    footprint_bytes: int = 24 * MIB
+    bytes_per_cta: int = 8 * MIB
+    rounds: int = 9
+
+
+PRESETS = {"quick": Parameters(), "full": Parameters(fan_outs=(2, 4, 8, 16), bytes_per_cta=16 * MIB)}
+
+
+def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+    """Multicast, and every CTA for itself, by so many clusters."""
+    p = parameters
+    for fan_out, ctas, spec in product(p.fan_outs, p.ctas, (multicast_ring(), unicast_ring())):
+        if clusters := ctas // fan_out:
+            shape = (fan_out, "l2", p.tile_bytes, p.stages, p.footprint_bytes)
+            yield RingConfiguration(spec, *shape, clusters=clusters)
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Time every number of clusters; see `Parameters`."""
+    p, chosen = parameters, list(configurations(parameters))
+    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
+
+
+EXPERIMENT = Experiment(
+    "crowding", "What binds a multicast ring: its own SMs, or what all share?", PRESETS, measure
+)

@@ -1,0 +1,60 @@
+"""What does it cost to tell the other CTAs of a cluster that a slot is free?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from labkernels.device import Gpu
+from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
+from labkernels.studies.crossover.throughput import KIB, MIB
+
+#: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
+VARIANTS = (
+    *(("lanes", scope) for scope in ("default", "relaxed", "wait", "arrive", "cluster")),
+    *product(("thread", "all"), ("default", "cluster")),
+    *(("barrier", scope) for scope in ("relaxed", "cluster")),
+)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep.
+
+    Attributes:
+        fan_outs: CTAs of a cluster; all receive the same tile.
+        tile_bytes: of one tile.
+        stages: of each CTA's ring.
+        footprint_bytes: read again and again, from L2.
+        bytes_per_cta: brought to each CTA by a timed launch, at least.
+        rounds: timed launches of each configuration.
+    """
+
+    fan_outs: tuple[int, ...] = (4,)
+    tile_bytes: tuple[int, ...] = (8 * KIB, 32 * KIB)
+    stages: int = 4
+    footprint_bytes: int = 24 * MIB
+    bytes_per_cta: int = 8 * MIB
+    rounds: int = 9
+
+
+PRESETS = {"quick": Parameters(), "full": Parameters(fan_outs=(2, 4, 8, 16), bytes_per_cta=12 * MIB)}
+
+
+def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+    """Every variant at every fan-out and tile."""
+    p = parameters
+    for fan_out, tile, (arrivers, scope) in product(p.fan_outs, p.tile_bytes, VARIANTS):
+        spec = multicast_ring(arrivers=arrivers, scope=scope)
+        yield RingConfiguration(spec, fan_out, "l2", tile, p.stages, p.footprint_bytes)
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Time every variant; see `Parameters`."""
+    p, chosen = parameters, list(configurations(parameters))
+    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
+
+
+EXPERIMENT = Experiment(
+    "handshake", "What does it cost to tell the other CTAs that a slot is free?", PRESETS, measure
+)

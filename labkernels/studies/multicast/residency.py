@@ -1,0 +1,91 @@
+"""How many clusters does the GPU hold at once, how many SMs stay idle, and what does one cluster too many cost?"""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from labkernels.device import Gpu
+from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.ring import ClusterRing, RingConfiguration, unicast_ring
+from labkernels.studies.crossover.throughput import KIB, MIB
+
+TILE_BYTES = 8 * KIB
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Axes of the sweep.
+
+    Attributes:
+        clusters: CTAs of a cluster.
+        stages: of each CTA's ring of 8 KiB tiles: its shared memory.
+        footprint_bytes: memory that is read, from L2.
+        bytes_per_cta: brought to each CTA by a timed launch.
+        rounds: timed launches of each grid.
+    """
+
+    clusters: tuple[int, ...] = (1, 2, 4, 8, 16)
+    stages: tuple[int, ...] = (6, 13, 26)
+    footprint_bytes: int = 32 * MIB
+    bytes_per_cta: int = 4 * MIB
+    rounds: int = 9
+
+
+PRESETS = {"quick": Parameters(), "full": Parameters(stages=(4, 6, 8, 13, 14, 20, 26))}
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Ask the driver, then time a grid that fits and one with a cluster more."""
+    p = parameters
+    memory = Memory(gpu, p.footprint_bytes)
+    spec = unicast_ring()
+    rings: list[tuple[ClusterRing, int]] = []
+    for cluster, stages in progress(list(product(p.clusters, p.stages)), "check"):
+        shape = RingConfiguration(
+            spec, cluster, "l2", TILE_BYTES, stages, p.footprint_bytes, clustered=cluster > 1
+        )
+        asked = ClusterRing(gpu, shape, memory.buffer, memory.seed, alone=False)
+        resident = asked.place.resident_clusters
+        asked.close()
+        for more in (0, 1):
+            ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False)
+            ring.check()
+            rings.append((ring, resident))
+    rows = []
+    order = np.random.default_rng(memory.seed)
+    for number in progress(range(p.rounds), "time"):
+        for index in order.permutation(len(rings)):
+            ring, resident = rings[index]
+            ring.warm()
+            duration_us, _ = ring.time(ring.tiles_for(p.bytes_per_cta))
+            rows.append(_row(gpu, ring, resident, number, duration_us))
+    for ring, _ in rings:
+        ring.require_arrived()
+        ring.close()
+    memory.close()
+    return Result({"cluster_residency": rows}, [rings[0][0].kernel])
+
+
+def _row(gpu: Gpu, ring: ClusterRing, resident: int, number: int, duration_us: float) -> dict[str, Any]:
+    c = ring.configuration
+    cluster = c.fan_out
+    ctas_per_sm = ring.place.program.blocks_per_sm(c.threads, ring.place.shared_bytes)
+    return {
+        "kernel": c.spec.name,
+        "cluster": cluster,
+        "shared_bytes": ring.place.shared_bytes,
+        "threads": c.threads,
+        "ctas_per_sm": ctas_per_sm,
+        "resident_clusters": resident,
+        "idle_sms": round(gpu.facts.sm_count - resident * cluster / ctas_per_sm, 2),
+        "launched_clusters": ring.groups,
+        "round": number,
+        "duration_us": round(duration_us, 3),
+    }
+
+
+EXPERIMENT = Experiment(
+    "residency", "How many clusters are resident, and what does one too many cost?", PRESETS, measure
+)

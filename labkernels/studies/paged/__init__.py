@@ -1,0 +1,1 @@
+"""Attention through a page table."""

@@ -1,0 +1,308 @@
+"""What stored rows say of paged keys: what a page costs, what stays hidden, what FlashAttention-3's rule costs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from labkernels.studies.stats import Ratio, bootstrap_ratio
+
+SETTING = ["row_bytes", "kv_heads", "layout", "page_order", "splits"]
+PLAIN = dict(zip(SETTING, (256, 8, "nhd", "shuffled", 1), strict=True))  # the main sweep of decode
+AS_IN_KERNEL = {"decode": "decode_mma", "prefill": "prefill"}
+WAY = ["page_rows", "variant", "piece_rows", "issuers"]
+CASE = ["run_id", "gpu", "phase", "mechanism", *WAY, *SETTING]
+PROBLEM = ["run_id", "gpu", "phase", "batch", "seqlen_q", "seqlen_k", "heads", "kv_heads", "num_splits"]
+
+#: Rules of thumb on pages, by id.
+STATEMENTS = {
+    "paged_decode": "In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
+    "paged_issue": "Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
+    "paged_prefill": "Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
+    "paged_short": "Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
+    "paged_odd_rows": "Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes "
+    "(MLA in fp8) and nothing needs a swizzle.",
+    "fa3_decode": "FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
+}
+
+
+def where(frame: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """Rows that have the given values."""
+    return frame[np.logical_and.reduce([frame[key].eq(value) for key, value in values.items()])]
+
+
+def summarize(frame: pd.DataFrame, column: str, by: list[str] = CASE) -> pd.DataFrame:
+    """Median, 5th and 95th percentile of a column over the rounds of each case."""
+    groups = frame.groupby(by, dropna=False, sort=True)[column]
+    table = groups.quantile([0.05, 0.5, 0.95]).unstack()
+    table.columns = [f"{column}_p05", f"{column}_median", f"{column}_p95"]
+    return table.assign(rounds=groups.size()).reset_index()
+
+
+def best_variant(frame: pd.DataFrame, page_rows: int) -> pd.DataFrame:
+    """Rounds of the fastest way to gather pages of one size.
+
+    Args:
+        frame: rows of one phase and one cache.
+        page_rows: rows of a page.
+
+    Raises:
+        LookupError: pages of that size were not measured.
+    """
+    paged = where(frame, page_rows=page_rows)
+    if paged.empty:
+        raise LookupError(
+            f"no rows for pages of {page_rows} rows; there are {sorted(set(frame['page_rows']))}"
+        )
+    medians = paged.groupby(WAY)["duration_us"].median()
+    return where(paged, **dict(zip(WAY, medians.idxmin(), strict=True)))
+
+
+def paged_best_over_contiguous(frame: pd.DataFrame, page_rows: int = 64) -> Ratio:
+    """Throughput of the best way to gather pages over that of the contiguous cache, in decode's main sweep.
+
+    Args:
+        frame: rows of one run of `paged`.
+        page_rows: rows of a page.
+    """
+    main = where(frame, phase="decode", **PLAIN)
+    contiguous = where(main, variant="contiguous")
+    return _paired(best_variant(main, page_rows), contiguous, "gbps")
+
+
+def _paired(a: pd.DataFrame, b: pd.DataFrame, column: str) -> Ratio:
+    both = (
+        a.set_index("round")[column].to_frame("a").join(b.set_index("round")[column].rename("b"), how="inner")
+    )
+    return bootstrap_ratio(both["a"], both["b"])
+
+
+def unhidden(frame: pd.DataFrame, phase: str = "prefill") -> pd.DataFrame:
+    """Cost of copying that tensor cores do not hide, by way.
+
+    Args:
+        frame: rows of one run of `paged`.
+        phase: `prefill` or `decode_mma`.
+
+    Returns:
+        A row per way: median, 5th and 95th percentile over rounds of `unhidden_us`, and of `relative_time`: duration
+        over that of the same kernel without copies.
+    """
+    rows = where(frame, phase=phase)
+    bare = where(rows, variant="no_copy").set_index("round")["duration_us"]
+    rows = rows[rows["variant"].ne("no_copy")]
+    without = rows["round"].map(bare)
+    rows = rows.assign(
+        unhidden_us=rows["duration_us"] - without, relative_time=rows["duration_us"] / bare.median()
+    )
+    return summarize(rows, "unhidden_us").merge(summarize(rows, "relative_time"), on=[*CASE, "rounds"])
+
+
+def most_issuers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with one issuing warp left out where several were measured of the same case."""
+    case = [column for column in ("phase", "page_rows", "variant", "piece_rows", *SETTING) if column in frame]
+    return frame[frame["issuers"].eq(frame.groupby(case)["issuers"].transform("max"))]
+
+
+def isolated_ratio(frame: pd.DataFrame, phase: str, page_rows: int) -> Ratio:
+    """Time of cp.async over time of TMA boxes beside tensor cores (`decode_mma`, `prefill`): above 1, TMA is faster."""
+    main = most_issuers(where(frame, phase=phase, page_rows=page_rows))
+    return _paired(where(main, variant="rows"), where(main, variant="box"), "duration_us")
+
+
+def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """FlashAttention-3 problem by problem and page size by page size, where both mechanisms ran.
+
+    Args:
+        frame: rows of one run of `fa3`.
+
+    Returns:
+        A row per cell: what the rule takes, median microseconds of either, `ratio` (cp.async over TMA) with its
+        interval, `best` (empty where they do not differ) and `regret` (time of the rule's choice over the best; 1
+        where they do not differ).
+    """
+    cells = []
+    for key, cell in frame[frame["page_rows"].gt(0)].groupby([*PROBLEM, "page_rows"]):
+        ways = {name: rows for name, rows in cell.groupby("mechanism")}
+        if len(ways) < 2 or "rule" not in set(cell["route"]):
+            continue
+        gather, boxes = ways["cp_async"], ways["tma_tile"]
+        ratio = _paired(gather, boxes, "kernel_us")
+        best = "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"
+        rule = where(cell, route="rule")["mechanism"].iloc[0]
+        regret = 1.0 if best in ("", rule) else max(ratio.ratio, 1 / ratio.ratio)
+        times = {"cp_async_us": gather["kernel_us"].median(), "tma_tile_us": boxes["kernel_us"].median()}
+        cells.append(
+            dict(zip([*PROBLEM, "page_rows"], key, strict=True))
+            | {"rule": rule, "best": best, "regret": regret, **times}
+            | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+        )
+    return pd.DataFrame(cells)
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Time of a rule's choices over the best, over some cells.
+
+    Attributes:
+        mean: geometric mean.
+        worst: largest.
+        cells: how many.
+        wrong: in how many the other choice was faster.
+    """
+
+    mean: float
+    worst: float
+    cells: int
+    wrong: int
+
+
+def fa3_rule_regret(frame: pd.DataFrame) -> Regret:
+    """What FlashAttention-3's rule costs over the cells in which both mechanisms ran.
+
+    Args:
+        frame: rows of one run of `fa3`.
+    """
+    regret = fa3_cells(frame)["regret"]
+    return Regret(
+        float(np.exp(np.log(regret).mean())), float(regret.max()), len(regret), int((regret > 1).sum())
+    )
+
+
+def page_table_cost(frame: pd.DataFrame) -> pd.DataFrame:
+    """Time of FlashAttention-3 with a page table over that without, where TMA loads both.
+
+    Args:
+        frame: rows of one run of `fa3_fwd`.
+
+    Returns:
+        A row per problem, dtype, head dim and page size: `page_tiles` (tiles of keys in a page), `route`, median
+        microseconds of either (`contiguous_us`, `paged_us`), and `ratio` with its interval (above 1: the page table
+        costs). No rows where no page was measured.
+    """
+    case = [*PROBLEM, "dtype", "head_dim", "tile_n"]
+    cells = []
+    for key, problem in frame[frame["mechanism"].eq("tma_tile")].groupby(case):
+        contiguous = where(problem, page_rows=0)
+        for page_rows, paged in problem[problem["page_rows"].gt(0)].groupby("page_rows"):
+            if contiguous.empty:
+                continue
+            ratio = _paired(paged, contiguous, "kernel_us")
+            named = dict(zip(case, key, strict=True))
+            cells.append(
+                named
+                | {"page_rows": page_rows, "page_tiles": page_rows // named["tile_n"]}
+                | {"route": paged["route"].iloc[0], "mechanism": "tma_tile"}
+                | {"contiguous_us": contiguous["kernel_us"].median(), "paged_us": paged["kernel_us"].median()}
+                | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+            )
+    return pd.DataFrame(cells)
+
+
+def predicted_signs(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
+    """FlashAttention-3's cells beside what the isolated kernels say of the same page size and phase.
+
+    Args:
+        paged: rows of one run of `paged`.
+        fa3: rows of one run of `fa3`, of the same GPU.
+
+    Returns:
+        The cells with `isolated`, the isolated ratio, and `agrees`: whether the signs are the same; empty where the
+        real kernel's difference lies within its interval.
+    """
+    cells = fa3_cells(fa3)
+    ratios = {
+        key: isolated_ratio(paged, AS_IN_KERNEL[key[0]], key[1])
+        for key in {(phase, page) for phase, page in zip(cells["phase"], cells["page_rows"], strict=True)}
+    }
+    isolated = [ratios[key] for key in zip(cells["phase"], cells["page_rows"], strict=True)]
+    agrees = [
+        pd.NA if not best else (ratio > 1) == (alone.ratio > 1)
+        for best, ratio, alone in zip(cells["best"], cells["ratio"], isolated, strict=True)
+    ]
+    return cells.assign(
+        isolated=[one.ratio for one in isolated],
+        isolated_low=[one.low for one in isolated],
+        isolated_high=[one.high for one in isolated],
+        agrees=pd.array(agrees, dtype="boolean"),
+    )
+
+
+def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
+    """Rules of thumb on pages, each with the effect that decides it and its verdict on the GPU of the rows.
+
+    Args:
+        paged: rows of one run of `paged`.
+        fa3: rows of one run of `fa3`, of the same GPU.
+
+    Returns:
+        Columns `id`, `rule`, `effect` (what the ratio is), `ratio`, `low` and `high` (of the least favourable case),
+        `bound` that `low` has to exceed, and `holds`.
+    """
+    plain = where(paged, phase="decode", **PLAIN)
+    pages = sorted(set(plain["page_rows"]) - {0})
+    row_16 = where(plain, page_rows=16, variant="row")
+    shared = where(paged, phase="decode", row_bytes=576, page_rows=64)
+    cells = where(fa3_cells(fa3), phase="decode")
+    least = cells.loc[cells["ratio_low"].idxmin()] if len(cells) else None
+
+    def worst(ratios: list[Ratio]) -> Ratio:
+        return min(ratios, key=lambda ratio: ratio.low)
+
+    found = [
+        (
+            "paged_decode",
+            "best gather over contiguous cache, throughput",
+            worst([paged_best_over_contiguous(paged, page) for page in pages if page >= 16]),
+            0.98,
+        ),
+        (
+            "paged_issue",
+            "four issuing warps over one, throughput",
+            _paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
+            1.0,
+        ),
+        (
+            "paged_prefill",
+            "cp.async over TMA, time",
+            worst([isolated_ratio(paged, "prefill", page) for page in pages if page >= 8]),
+            1.0,
+        ),
+        (
+            "paged_short",
+            "TMA over cp.async, time beside tensor cores",
+            worst([_inverse(isolated_ratio(paged, "prefill", page)) for page in pages if page <= 4]),
+            1.0,
+        ),
+        (
+            "paged_odd_rows",
+            "TMA bulk over TMA boxes, throughput, rows of 576 bytes",
+            _paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
+            if len(shared)
+            else None,
+            1.0,
+        ),
+        (
+            "fa3_decode",
+            "cp.async over TMA, time of its own kernel",
+            Ratio(least["ratio"], least["ratio_low"], least["ratio_high"]) if least is not None else None,
+            1.0,
+        ),
+    ]
+    return pd.DataFrame(
+        {
+            "id": id,
+            "rule": STATEMENTS[id],
+            "effect": effect,
+            "ratio": ratio and ratio.ratio,
+            "low": ratio and ratio.low,
+            "high": ratio and ratio.high,
+            "bound": bound,
+            "holds": ratio and ratio.low > bound,
+        }
+        for id, effect, ratio, bound in found
+    )
+
+
+def _inverse(ratio: Ratio) -> Ratio:
+    return Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)
