@@ -1,13 +1,21 @@
-"""What can go wrong on a GPU, importable without one."""
+"""Errors that a user can act on. Each says in one sentence what is wrong, the limit and the fix; none is a bug."""
 
 BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
 
 
-class NoGpu(RuntimeError):
+class LabError(Exception):
+    """An expected error: the command line prints its sentence and exits with 2. Anything else is a bug."""
+
+
+class NotMeasured(LabError):
+    """There are no rows for what was asked. Never a KeyError: a typo must not look like a missing measurement."""
+
+
+class NoGpu(LabError):
     """There is no usable GPU; the message says what is missing and what works without one."""
 
 
-class StalledWait(RuntimeError):
+class StalledWait(LabError):
     """A barrier was never completed: the wait gave up, the kernel ended, and the GPU is usable.
 
     Attributes:

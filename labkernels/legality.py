@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from labkernels.errors import LabError
 from labkernels.operand import BARRIER_BYTES_PER_STAGE, Operand, round_up
 from labkernels.vocabulary import ARCHITECTURES, MECHANISMS
 
@@ -30,7 +31,7 @@ class Violation:
         return f"{broken}. Fix: {self.fix}. [{self.source}]"
 
 
-class IllegalOperand(ValueError):
+class IllegalOperand(LabError, ValueError):
     """An operand that a mechanism cannot take; `violations` holds every broken rule."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 
 from labkernels import charts
+from labkernels.errors import LabError
 from labkernels.store import RUNS, Store, select
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
-class ParameterError(ValueError):
+class ParameterError(LabError, ValueError):
     """A papermill parameter is unknown or has the wrong type; the message names it."""
 
 

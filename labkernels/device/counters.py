@@ -11,10 +11,12 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from labkernels.errors import LabError
+
 SECTOR_BYTES = 32
 
 
-class NoCounters(RuntimeError):
+class NoCounters(LabError):
     """Nsight Compute is missing or may not read the counters; the message carries what it said."""
 
 

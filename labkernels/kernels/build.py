@@ -20,6 +20,7 @@ from pathlib import Path
 
 import jinja2
 
+from labkernels.errors import LabError
 from labkernels.kernels.registry import ARCHITECTURES, KernelSpec
 from labkernels.paths import CACHE
 
@@ -39,7 +40,7 @@ NUMBA_SIDES = {"gather": "entry_gather"} | dict.fromkeys(
 )
 
 
-class AssemblyError(RuntimeError):
+class AssemblyError(LabError):
     """A kernel did not assemble, did not link cleanly, or does not contain the machine code it promises."""
 
 

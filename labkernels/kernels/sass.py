@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_binary_utility
 
+from labkernels.errors import LabError
 from labkernels.vocabulary import MECHANISMS as MECHANISMS
 
 FEATURES = (
@@ -32,7 +33,7 @@ TIME_LIMIT_S = 30
 TIME_LIMIT_S_PER_BYTE = 2e-6
 
 
-class DisassemblyError(ValueError):
+class DisassemblyError(LabError, ValueError):
     """NVIDIA's tool refused the input; the message names the input and says what the tool said."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import prod
 
+from labkernels.errors import LabError
 from labkernels.legality import IllegalOperand, Violation, violations
 from labkernels.model.closed_form import (
     DSM,
@@ -29,11 +30,11 @@ SOURCES = ("hbm", "l2", "computed")
 CONSUMERS = ("shared", "registers")
 
 
-class ContradictoryOperand(ValueError):
+class ContradictoryOperand(LabError, ValueError):
     """Two things said of an operand that cannot both be true; the message names both and a way out."""
 
 
-class UnmeasuredOperand(ValueError):
+class UnmeasuredOperand(LabError, ValueError):
     """An operand the model has no constants for; the message names what was measured."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from labkernels.errors import LabError
 from labkernels.kernels.sass import DisassemblyError, run_tool
 
 WHEEL_LIMIT_BYTES = 16 << 30
@@ -24,7 +25,7 @@ _CUDA_MACHINE = 190
 _ELF_KIND = 2
 
 
-class UnreadableError(ValueError):
+class UnreadableError(LabError, ValueError):
     """A file without GPU code, damaged, or refused; the message says why."""
 
 

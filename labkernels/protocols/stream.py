@@ -9,6 +9,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
+from labkernels.errors import LabError
 from labkernels.kernels.build import CONSUMER_THREADS, Kernel, assemble, is_warp_specialized
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import require_legal
@@ -19,7 +20,7 @@ SLOT_ALIGNMENT_BYTES = 1024
 POISON = 0xA5
 
 
-class WrongBytes(AssertionError):
+class WrongBytes(LabError, AssertionError):
     """A kernel delivered something else than NumPy read at the same place; nothing of it may be timed."""
 
 

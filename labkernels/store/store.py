@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from filelock import Timeout
 
+from labkernels.errors import LabError
 from labkernels.paths import DATA
 from labkernels.store.journal import Journal
 from labkernels.store.schema import Problem, Table, load_package
@@ -26,7 +27,7 @@ _RESTORE = "restore the file from version control"
 Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
-class StoreError(ValueError):
+class StoreError(LabError, ValueError):
     """Rows or files that the store refuses; nothing was written.
 
     Attributes:

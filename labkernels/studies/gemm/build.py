@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+from labkernels.errors import LabError
 from labkernels.paths import CACHE
 from labkernels.studies.gemm.family import ARCHES, GemmKernel, family
 
@@ -31,7 +32,7 @@ OPTIONS = (
 MOST_JOBS = 8  # a translation unit takes 3 GB of memory
 
 
-class BuildError(RuntimeError):
+class BuildError(LabError):
     """The library cannot be built here; the message says what is missing or what the compiler said."""
 
 

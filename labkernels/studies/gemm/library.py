@@ -4,6 +4,7 @@ import ctypes
 from functools import cached_property
 from pathlib import Path
 
+from labkernels.errors import LabError
 from labkernels.studies.gemm.build import key, library_path
 from labkernels.studies.gemm.family import GemmKernel, family
 
@@ -11,7 +12,7 @@ STAMP_FIELDS = 2  # cycle counter and nanoseconds
 ROW_ALIGNMENT_BYTES = 16  # for TMA
 
 
-class GemmError(RuntimeError):
+class GemmError(LabError):
     """CUTLASS or CUDA refused a kernel; the message names kernel, shape and reason."""
 
 

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from labkernels.errors import LabError
 from labkernels.studies.gemm.family import ELEMENT_BYTES
 
 TOLERANCE = {"bf16": 4e-3, "e4m3": 2e-2}
 """Largest ‖D - reference‖ / ‖reference‖: D's rounding to bf16, and the shorter accumulation of FP8."""
 
 
-class WrongProduct(AssertionError):
+class WrongProduct(LabError, AssertionError):
     """A kernel computed something else than the float32 reference; nothing of it may be timed."""
 
 
