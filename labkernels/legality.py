@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from labkernels.errors import LabError
-from labkernels.operand import BARRIER_BYTES_PER_STAGE, Operand, round_up
+from labkernels.operand import BARRIER_BYTES_PER_STAGE, KIB, Operand, round_up
 from labkernels.vocabulary import ARCHITECTURES, MECHANISMS
 
 # One set of limits serves both architectures: the Hopper and Blackwell tuning guides give the same figures.
-SHARED_BYTES_PER_CTA = 227 * 1024
-SHARED_BYTES_PER_SM = 228 * 1024
-SHARED_BYTES_RESERVED = 1024  # by the driver, for every CTA
+SHARED_BYTES_PER_CTA = 227 * KIB
+SHARED_BYTES_PER_SM = 228 * KIB
+SHARED_BYTES_RESERVED = KIB  # by the driver, for every CTA
 SHARED_GRANULE_BYTES = 128  # cuda_occupancy.h, cudaOccSMemAllocationGranularity
 
 

@@ -7,6 +7,10 @@ from enum import Enum
 from math import prod
 from typing import TypeVar
 
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+WARP = 32
+TMA_THREADS = 2 * WARP  # one warp whose elected thread copies, one that consumes
+LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
 ELEMENT_BYTES = (1, 2, 4, 8)
 BARRIER_BYTES_PER_STAGE = 16  # one full and one empty mbarrier, 8 bytes each
 
@@ -217,3 +221,26 @@ class Operand:
     def bytes_in_flight_per_sm(self) -> int:
         """Data an SM can have under way at once: tile bytes x stages x CTAs per SM."""
         return self.tile_bytes * self.ring.stages * self.ring.ctas_per_sm
+
+
+def linear_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
+    """Contiguous memory, cut into contiguous tiles."""
+    return Operand(8, (footprint_bytes // 8,), (tile_bytes // 8,), ring=ring)
+
+
+def boxed_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
+    """The same memory seen as rows of at most 2 KiB, so that a tile is a 2-D box."""
+    row = min(tile_bytes, LONGEST_ROW_BYTES)
+    return Operand(8, (row // 8, footprint_bytes // row), (row // 8, tile_bytes // row), ring=ring)
+
+
+def column_span(row_bytes: int) -> Swizzle:
+    """The widest swizzle whose span divides a row.
+
+    Raises:
+        ValueError: none does.
+    """
+    for swizzle in (Swizzle.B128, Swizzle.B64, Swizzle.B32):
+        if row_bytes % swizzle.span_bytes == 0:
+            return swizzle
+    raise ValueError(f"row_bytes is {row_bytes}, not a multiple of 32: pad it to {round_up(row_bytes, 32)}")

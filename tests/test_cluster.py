@@ -7,6 +7,7 @@ from labkernels.device import counters
 from labkernels.kernels import sass
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
+from labkernels.operand import KIB
 from labkernels.protocols import ring as ring_protocol
 from labkernels.protocols.exchange import EXCHANGES, PATTERNS, ExchangeConfiguration, align
 from labkernels.protocols.experiment import silent
@@ -14,7 +15,6 @@ from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast
 from labkernels.studies.broadcast import broadcast, dsm, handover
 from labkernels.studies.multicast import cluster_counters, crowding, handshake, multicast
 
-KIB = 1024
 PROTOCOLS = ("ring", "exchange", "pair", "arrival")
 SPECS = [spec for protocol in PROTOCOLS for spec in kernels(protocol=protocol)]
 

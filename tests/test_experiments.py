@@ -6,7 +6,7 @@ import pytest
 from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
-from labkernels.operand import Operand, Ring, Swizzle
+from labkernels.operand import Operand, Ring, Swizzle, linear_operand
 from labkernels.protocols.chase import transfer_operand
 from labkernels.protocols.stream import Configuration, walk_of
 from labkernels.studies.crossover import l2_footprint, row_shape, stream_counters, throughput
@@ -65,9 +65,7 @@ def test_a_transfer_is_a_legal_box_of_any_rank(rank, transfer):
 
 
 def test_a_ring_whose_threads_do_not_cover_the_tile_is_refused_with_the_fix():
-    operand = throughput.linear_operand(
-        1 << 20, 4096, Ring(stages=3, threads=100, shared_alignment_bytes=128)
-    )
+    operand = linear_operand(1 << 20, 4096, Ring(stages=3, threads=100, shared_alignment_bytes=128))
     spec = kernel("cp_async", "stream", completion="group", depth=2, chunks=2)
     with pytest.raises(ValueError, match="3200 bytes, the tile has 4096; give 128 copying threads"):
         Configuration(spec, operand, "hbm").require_runnable()

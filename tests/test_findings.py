@@ -5,11 +5,10 @@ import pandas as pd
 import pytest
 
 from labkernels.book.headline import FIGURES, headline
+from labkernels.operand import KIB
 from labkernels.store import RUNS, Store
 from labkernels.studies.crossover import findings
 from labkernels.studies.rules import RULES, judge
-
-KIB = 1 << 10
 
 
 def rows(speeds, source="hbm", tile=4 * KIB):

@@ -1,5 +1,6 @@
 """Legality: what should be taken is taken, what should not is refused with value, limit and fix."""
 
+import ast
 import re
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkernels.legality import ARCHITECTURES, MECHANISMS, RULES, IllegalOperand, require_legal, violations
 from labkernels.operand import Operand, Ring, Swizzle, swizzle_offset
+from labkernels.paths import ROOT
 
 SHARED_LIMIT = 232_448
 SWIZZLED = [Swizzle.B32, Swizzle.B64, Swizzle.B128]
@@ -488,3 +490,18 @@ def test_numpy_integers_are_taken_as_numbers():
 def test_unknown_names_list_the_known(name, arch):
     with pytest.raises(ValueError, match=r"unknown .* use one of .*(ldg|sm_100a)"):
         violations(Operand(4, (64,), (64,)), name, arch)
+
+
+def test_units_and_builders_are_defined_here_and_nowhere_else():
+    names = ("KIB", "MIB", "GIB", "WARP", "TMA_THREADS", "LONGEST_ROW_BYTES")
+    names += ("linear_operand", "boxed_operand", "column_span")
+    found = {}
+    for folder in (ROOT / "labkernels", ROOT / "tests"):
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+                bound = node.name if isinstance(node, ast.FunctionDef) else ""
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    bound = node.id
+                if bound in names:
+                    found.setdefault(bound, []).append(path.relative_to(ROOT).as_posix())
+    assert found == {name: ["labkernels/operand.py"] for name in names}

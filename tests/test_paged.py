@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from labkernels.kernels.build import assemble, render
 from labkernels.kernels.registry import kernel, kernels
+from labkernels.operand import column_span
 from labkernels.production import dispatch
 from labkernels.production.flash_names import parse
-from labkernels.protocols.gather import Cache, Gather, column_span, require_pages_in_pool
+from labkernels.protocols.gather import Cache, Gather, require_pages_in_pool
 from labkernels.studies.paged import fa3, flash
 from labkernels.studies.paged.paged import PRESETS, decode_cases, wgmma_cases, work
 

@@ -14,6 +14,19 @@ from cuda.bindings import driver
 from labkernels.errors import LabError
 
 SECTOR_BYTES = 32
+#: Bytes on the way from memory over L2 and its request coalescer into the SMs.
+MEMORY_PATH = {
+    "lts__t_sectors_srcunit_tex_op_read.sum": "l2_read_bytes",
+    "lts__t_sectors_op_read.sum": "l2_all_read_bytes",
+    "lrc__lts2lrc_sectors_op_read.sum": "l2_to_coalescer_bytes",
+    "lrc__xbar2gpc_sectors_op_read.sum": "coalescer_to_sm_bytes",
+    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_hardware.sum": "coalesced_hardware_bytes",
+    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_programmatic.sum": "coalesced_programmatic_bytes",
+    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_ingest_bytes",
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld_dest_multicast.sum": "sm_ingest_multicast_bytes",
+    "dram__bytes_read.sum": "dram_read_bytes",
+    "sm__cycles_elapsed.max": "cycles",
+}
 
 
 class NoCounters(LabError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from labkernels.operand import KIB
 from labkernels.paths import DATA
 
 MODEL = DATA / "model"
@@ -23,7 +24,7 @@ DSM = ("dsm_bulk", "dsm_load")  # from shared memory to shared memory: pushed, p
 IN_CLUSTERS = ("tma_tile", "tma_multicast", *DSM)  # measured with CTAs that need the same tile
 SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
 PIECE_BYTES = 16  # of a thread's instruction
-RING_BYTES = 220 * 1024  # of an SM's 228 KiB, with barriers and what the driver keeps
+RING_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
 
 #: Terms whose requests wait for each other, by where the data lie.
 QUEUED = {

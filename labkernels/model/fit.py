@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from labkernels.model.closed_form import DSM, MODEL, SHARES, Load, constants, predict, way_of
+from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import RUNS, Store, select
 from labkernels.studies.crossover import findings
 from labkernels.studies.multicast import findings as multicast_findings
@@ -122,7 +123,10 @@ def streams(frame: pd.DataFrame) -> pd.DataFrame:
     table = _summary(frame, "throughput", by)
     flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
     return table.assign(
-        row_bytes=table["tile_bytes"].clip(upper=2048), is_dense=True, tiles_in_flight=flight, fan_out=1
+        row_bytes=table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
+        is_dense=True,
+        tiles_in_flight=flight,
+        fan_out=1,
     )
 
 
@@ -168,7 +172,7 @@ def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
     ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
     table = _summary(frame, experiment, [*ring, "share"])
     table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
-    rows = table["tile_bytes"].clip(upper=2048)
+    rows = table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES)
     return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, choose
 from labkernels.model.closed_form import DSM, MODEL, Load, constants, predict
 from labkernels.model.fit import CELL, LOAD, configurations, predicted, ring_configurations
+from labkernels.operand import KIB, column_span
 from labkernels.production import catalog
-from labkernels.protocols.gather import column_span
 from labkernels.store import Store, select
 from labkernels.studies.paged import findings as paged_findings
 
@@ -89,7 +89,7 @@ def broadcast(store: Store, gpu: str) -> pd.DataFrame:
 def _cells(table: pd.DataFrame, name: str) -> pd.DataFrame:
     labels = [
         f"{row.source}, {row.tile_bytes} B × {row.tiles_in_flight} × {row.ctas_per_sm}"
-        + (f", rows of {row.row_bytes} B{'' if row.is_dense else ' apart'}" if row.row_bytes < 1024 else "")
+        + (f", rows of {row.row_bytes} B{'' if row.is_dense else ' apart'}" if row.row_bytes < KIB else "")
         + (f", fan-out {row.fan_out}" if row.fan_out > 1 else "")
         for row in table[CELL].itertuples(index=False)
     ]

@@ -7,17 +7,15 @@ from labkernels.device.tensor_map import place
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import require_legal
-from labkernels.operand import Operand, Ring
+from labkernels.operand import KIB, LONGEST_ROW_BYTES, MIB, WARP, Operand, Ring
 from labkernels.protocols.stream import POISON, WrongBytes
 
-WARP = 32
 MAX_THREADS = 1024
-LARGEST_EXPECTATION_BYTES = (1 << 20) - 1  # of an mbarrier's transaction count
-SLOTS_BYTES = 1 << 17  # a train's slots start over after this many bytes
+LARGEST_EXPECTATION_BYTES = MIB - 1  # of an mbarrier's transaction count
+SLOTS_BYTES = 128 * KIB  # a train's slots start over after this many bytes
 SEED = 1  # of the order in which a train looks its slots up
 BATCH = 32  # slots that the lanes of a warp look up at once, a batch ahead of the copies
 LOOKUPS = 8192  # slots in a train's table
-LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest inner row of a box
 
 
 def transfer_operand(

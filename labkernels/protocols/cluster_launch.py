@@ -5,12 +5,11 @@ from typing import Any
 from labkernels.device import Gpu
 from labkernels.kernels.build import Kernel, assemble
 from labkernels.kernels.registry import KernelSpec
+from labkernels.operand import KIB
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
 
-WARP = 32
-LONGEST_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest row of a box
 LARGEST_CLUSTER = 16
-WHOLE_SM_SHARED_BYTES = 115 << 10  # of a block that shares its SM with no other
+WHOLE_SM_SHARED_BYTES = 115 * KIB  # of a block that shares its SM with no other
 
 
 class Place:

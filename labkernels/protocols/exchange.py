@@ -7,8 +7,8 @@ import numpy as np
 from labkernels.device import Buffer, Gpu
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec
-from labkernels.operand import Operand, Ring
-from labkernels.protocols.cluster_launch import LONGEST_ROW_BYTES, WARP, Place
+from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.protocols.cluster_launch import Place
 from labkernels.protocols.ring import HASH
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -201,10 +201,8 @@ def arrivals(
     Raises:
         StalledWait: a copy never arrived.
     """
-    row = min(transfer_bytes, LONGEST_ROW_BYTES)
-    rows = transfer_bytes // row
     ring = Ring(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
-    operand = Operand(8, (row // 8, steps * rows), (row // 8, rows), ring=ring)
+    operand = boxed_operand(steps * transfer_bytes, transfer_bytes, ring)
     where = Place(gpu, spec, WARP, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
     words = cluster * (4 * EXCHANGES + 2 * steps)
     with (
@@ -221,7 +219,7 @@ def arrivals(
                 np.int32(mask),
                 np.int32(steps),
                 np.int32(transfer_bytes),
-                np.int32(rows),
+                np.int32(operand.tile[1]),
                 np.uint64(log.address),
                 np.uint64(statuses.address),
             )

@@ -8,7 +8,7 @@ from labkernels.device import Buffer, Gpu
 from labkernels.device.random_fill import fill
 from labkernels.kernels.build import Kernel
 from labkernels.kernels.registry import kernel
-from labkernels.operand import Operand, Ring
+from labkernels.operand import KIB, MIB, TMA_THREADS, Ring, linear_operand, round_up
 from labkernels.protocols.stream import Configuration, Stream
 
 Item = TypeVar("Item")
@@ -77,12 +77,10 @@ class Memory:
         Reading is the rule: lines that were written have to be written back while the next thing is timed.
         """
         if self._evictor is None:
-            nbytes = -(-4 * self.gpu.facts.l2_bytes // (1 << 20)) << 20
+            nbytes = round_up(4 * self.gpu.facts.l2_bytes, MIB)
             other = Buffer(nbytes)
             fill(self.gpu, other, self.seed)
-            self._evictor = Stream(
-                self.gpu, Configuration(*_plain_stream(nbytes, 8192), "hbm"), other, self.seed
-            )
+            self._evictor = Stream(self.gpu, _plain_stream(nbytes, 8 * KIB, "hbm"), other, self.seed)
             self._other = other
         if by_writing:
             fill(self.gpu, self._other, self.seed)
@@ -91,8 +89,8 @@ class Memory:
 
     def warm(self, nbytes: int) -> None:
         """Read the first bytes of the buffer from all SMs, so that they lie in L2; queued."""
-        tile = min(8192, max(128, nbytes // self.gpu.facts.sm_count // 128 * 128))
-        stream = Stream(self.gpu, Configuration(*_plain_stream(nbytes, tile), "l2"), self.buffer, self.seed)
+        tile = min(8 * KIB, max(128, nbytes // self.gpu.facts.sm_count // 128 * 128))
+        stream = Stream(self.gpu, _plain_stream(nbytes, tile, "l2"), self.buffer, self.seed)
         stream.launch(2 * stream.tiles_for(nbytes))
 
     def close(self) -> None:
@@ -103,7 +101,7 @@ class Memory:
         self.buffer.close()
 
 
-def _plain_stream(nbytes: int, tile_bytes: int) -> tuple:
-    ring = Ring(stages=8, threads=64, shared_alignment_bytes=128)
-    words = nbytes // tile_bytes * tile_bytes // 4
-    return kernel("tma_bulk", "stream", excess_bytes=0), Operand(4, (words,), (tile_bytes // 4,), ring=ring)
+def _plain_stream(nbytes: int, tile_bytes: int, source: str) -> Configuration:
+    ring = Ring(stages=8, threads=TMA_THREADS, shared_alignment_bytes=128)
+    operand = linear_operand(nbytes // tile_bytes * tile_bytes, tile_bytes, ring)
+    return Configuration(kernel("tma_bulk", "stream", excess_bytes=0), operand, source)

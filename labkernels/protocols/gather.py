@@ -12,7 +12,7 @@ from labkernels.device.tensor_map import place
 from labkernels.kernels.build import CONSUMER_THREADS, Kernel, assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import require_legal
-from labkernels.operand import Operand, Ring, Swizzle, round_up, swizzle_offset
+from labkernels.operand import Operand, Ring, column_span, round_up, swizzle_offset
 from labkernels.protocols.bound import Bound
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -140,14 +140,6 @@ def require_pages_in_pool(table: np.ndarray, pages: int) -> None:
         raise ValueError(
             f"page table entry {at} is {int(table[at])}, the pool has pages 0 to {pages - 1}: give one"
         )
-
-
-def column_span(row_bytes: int) -> Swizzle:
-    """The widest swizzle whose span divides a row."""
-    for swizzle in (Swizzle.B128, Swizzle.B64, Swizzle.B32):
-        if row_bytes % swizzle.span_bytes == 0:
-            return swizzle
-    raise ValueError(f"row_bytes is {row_bytes}, not a multiple of 32: pad it to {round_up(row_bytes, 32)}")
 
 
 class Gather(Bound):

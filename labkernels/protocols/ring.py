@@ -9,9 +9,9 @@ from labkernels.device import Buffer, Gpu
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec, kernel
-from labkernels.operand import Operand, Ring
+from labkernels.operand import WARP, Ring, boxed_operand
 from labkernels.protocols.bound import Bound
-from labkernels.protocols.cluster_launch import LONGEST_ROW_BYTES, WARP, Place
+from labkernels.protocols.cluster_launch import Place
 from labkernels.protocols.experiment import Memory, Progress, Result
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -161,10 +161,9 @@ class ClusterRing(Bound):
         self.groups = clusters or min(c.clusters or resident, resident)
         self.blocks = self.groups * c.fan_out
         part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
-        row = min(part, LONGEST_ROW_BYTES)
-        self.tile_rows = c.tile_bytes // row
         ring = Ring(stages=c.stages, threads=c.threads, cluster=cluster, shared_alignment_bytes=128)
-        operand = Operand(8, (row // 8, c.footprint_bytes // row), (row // 8, part // row), ring=ring)
+        operand = boxed_operand(c.footprint_bytes, part, ring)
+        self.tile_rows = c.tile_bytes // operand.inner_row_bytes
         if (needed := self.groups * c.tile_bytes * 4) > c.footprint_bytes:
             raise ValueError(
                 f"{c.spec.name}: {self.groups} groups need a footprint of {needed} bytes, it has "

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from labkernels.operand import KIB
 from labkernels.store import Store, select
 from labkernels.studies.crossover import findings
 from labkernels.studies.rules_chapters import Told, chapter_rules
 
 TMA = ("tma_bulk", "tma_tile")
-KIB = 1 << 10
 
 
 @dataclass(frozen=True)

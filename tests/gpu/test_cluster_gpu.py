@@ -5,6 +5,7 @@ import pytest
 
 from labkernels.device import Buffer, Gpu, StalledWait
 from labkernels.kernels.registry import kernel, kernels
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration, arrivals, pair_cycles
 from labkernels.protocols.experiment import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
@@ -12,7 +13,6 @@ from labkernels.protocols.stream import WrongBytes
 from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
 
 pytestmark = pytest.mark.gpu
-KIB, MIB = 1 << 10, 1 << 20
 RINGS = [spec for spec in kernels(protocol="ring") if dict(spec.constants).get("fault", "none") == "none"]
 
 

@@ -8,17 +8,15 @@ import pytest
 from labkernels.device import Buffer, Gpu, StalledWait, random_fill
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.legality import IllegalOperand
-from labkernels.operand import Operand, Ring, Swizzle
+from labkernels.operand import MIB, Operand, Ring, Swizzle, linear_operand
 from labkernels.protocols.chase import Chain, Chase, Train
 from labkernels.protocols.experiment import Memory
 from labkernels.protocols.stream import Configuration, Stream
 from labkernels.studies.crossover.row_shape import box_operand
-from labkernels.studies.crossover.throughput import linear_operand
 from labkernels.studies.latency.latency import chunks_for
 
 pytestmark = pytest.mark.gpu
 
-MIB = 1 << 20
 FOOTPRINT = 64 * MIB
 
 

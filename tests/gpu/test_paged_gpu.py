@@ -8,7 +8,8 @@ pytestmark = pytest.mark.gpu
 from labkernels.device import Buffer, Gpu  # noqa: E402
 from labkernels.device.random_fill import fill, random_words  # noqa: E402
 from labkernels.kernels.registry import GATHER_SHAPES, kernel, kernels  # noqa: E402
-from labkernels.protocols.gather import Cache, Gather, WrongBytes, check_products, column_span  # noqa: E402
+from labkernels.operand import column_span  # noqa: E402
+from labkernels.protocols.gather import Cache, Gather, WrongBytes, check_products  # noqa: E402
 
 SEED = 5
 LENGTHS = (0, 1, 127, 128, 129, 0, 700, 1537)

@@ -6,9 +6,9 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
+from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB
 
 SHARED_READ_BYTES_PER_CYCLE = 128  # of one SM: what a consumer of a whole tile needs at least
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration
 from labkernels.protocols.experiment import Experiment, Progress, Result
-from labkernels.studies.crossover.throughput import KIB, MIB
 
 THREADS = {"dsm_bulk": 64, "dsm_store": 32 + 256, "dsm_load": 256}
 ALL_TO_ALL_SHARE_BYTES = {2: 16 * KIB, 4: 16 * KIB, 8: 8 * KIB, 16: 4 * KIB}  # as many inboxes as fit

@@ -9,9 +9,9 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
-from labkernels.studies.crossover.throughput import KIB, MIB
 
 
 @dataclass(frozen=True)

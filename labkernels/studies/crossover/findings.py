@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from labkernels.operand import MIB
 from labkernels.studies.stats import Crossover, Ratio, bootstrap_ratio, crossover
 
 CONFIGURATION = [
@@ -32,7 +33,7 @@ def summarize_rounds(frame: pd.DataFrame, by: list[str] = CONFIGURATION) -> pd.D
 def by_footprint(frame: pd.DataFrame) -> pd.DataFrame:
     """The same by the memory that is read again and again, in MiB: column `mebibytes`."""
     table = summarize_rounds(frame, [*CONFIGURATION, "footprint_bytes"])
-    return table.assign(mebibytes=table["footprint_bytes"] / (1 << 20))
+    return table.assign(mebibytes=table["footprint_bytes"] / MIB)
 
 
 def l2_share(counted: pd.DataFrame) -> pd.DataFrame:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
-from labkernels.operand import Ring
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import Configuration
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_operand, linear_operand
 
 TILE_BYTES = 16 * KIB
 STAGES = 6  # 96 KiB in flight per SM: past the knee of every mechanism

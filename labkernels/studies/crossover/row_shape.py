@@ -6,11 +6,10 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
-from labkernels.operand import Operand, Ring, Swizzle
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Operand, Ring, Swizzle
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import Configuration, Stream
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB, TMA_THREADS
 
 MAX_BOX_SIDE = 256
 COPYING_THREADS = 128  # cp.async: 8 pieces of 16 bytes a thread and tile

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 from labkernels.device import Gpu, counters
 from labkernels.kernels.registry import kernel
-from labkernels.operand import Ring
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
 from labkernels.protocols.stream import Configuration, Stream
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB, TMA_THREADS, boxed_operand, linear_operand
-from labkernels.studies.multicast.cluster_counters import METRICS
 
 COUNTED = {
     **{
         name: column
-        for name, column in METRICS.items()
+        for name, column in counters.MEMORY_PATH.items()
         if "multicast" not in name and "programmatic" not in name
     },
     "lts__cycles_elapsed.max": "l2_cycles",

@@ -7,14 +7,10 @@ from itertools import product
 from labkernels.device import Gpu
 from labkernels.kernels.build import CONSUMER_THREADS
 from labkernels.kernels.registry import kernel
-from labkernels.operand import Operand, Ring
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES, Configuration
-
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BOX_ROW_BYTES = 2048  # 256 elements of 8 bytes: the longest row a box may have
-TMA_THREADS = 64  # one warp whose elected thread copies, one that consumes
 
 
 @dataclass(frozen=True)
@@ -70,17 +66,6 @@ PRESETS = {
         policies=("nc", "cg", "L1::no_allocate"),
     ),
 }
-
-
-def linear_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
-    """Contiguous memory, cut into contiguous tiles."""
-    return Operand(8, (footprint_bytes // 8,), (tile_bytes // 8,), ring=ring)
-
-
-def boxed_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
-    """The same memory seen as rows of at most 2 KiB, so that a tile is a 2-D box."""
-    row = min(tile_bytes, BOX_ROW_BYTES)
-    return Operand(8, (row // 8, footprint_bytes // row), (row // 8, tile_bytes // row), ring=ring)
 
 
 def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configuration]:

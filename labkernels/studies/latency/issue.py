@@ -6,9 +6,9 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel, kernels
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.chase import LARGEST_EXPECTATION_BYTES, Train
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
-from labkernels.studies.crossover.throughput import KIB, MIB
 from labkernels.studies.stats import summarize
 
 WARP_COPY_BYTES = 512  # 16 bytes from each lane

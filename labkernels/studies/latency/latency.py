@@ -9,9 +9,9 @@ import numpy as np
 from labkernels.device import Buffer, Gpu
 from labkernels.device.environment import sm_clock_mhz
 from labkernels.kernels.registry import KernelSpec, kernel
+from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.chase import MAX_THREADS, Chain, Chase
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB
 from labkernels.studies.stats import summarize
 
 LINE_BYTES = 128

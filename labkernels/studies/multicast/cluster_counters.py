@@ -6,22 +6,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu, counters
+from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB
-
-METRICS = {
-    "lts__t_sectors_srcunit_tex_op_read.sum": "l2_read_bytes",
-    "lts__t_sectors_op_read.sum": "l2_all_read_bytes",
-    "lrc__lts2lrc_sectors_op_read.sum": "l2_to_coalescer_bytes",
-    "lrc__xbar2gpc_sectors_op_read.sum": "coalescer_to_sm_bytes",
-    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_hardware.sum": "coalesced_hardware_bytes",
-    "lrc__xbar2gpc_sectors_op_read_coalescing_achieved_type_programmatic.sum": "coalesced_programmatic_bytes",
-    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_ingest_bytes",
-    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld_dest_multicast.sum": "sm_ingest_multicast_bytes",
-    "dram__bytes_read.sum": "dram_read_bytes",
-    "sm__cycles_elapsed.max": "cycles",
-}
 
 
 @dataclass(frozen=True)
@@ -101,7 +88,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     Raises:
         NoCounters: no `ncu`, or it refuses.
     """
-    counted = counters.count_again(__name__, parameters, METRICS)
+    counted = counters.count_again(__name__, parameters, counters.MEMORY_PATH)
     rows, kernels = [], []
     for ring, values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
         tiles = ring.tiles_for(parameters.bytes_per_cta)

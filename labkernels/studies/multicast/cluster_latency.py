@@ -9,9 +9,9 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import Arrivals, arrivals, pair_cycles
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
-from labkernels.studies.crossover.throughput import KIB, MIB
 from labkernels.studies.stats import summarize
 
 WARM_UP_STEPS = 8

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkernels.operand import KIB
 from labkernels.store import Store, select
 from labkernels.studies.stats import Ratio, bootstrap_ratio
 
-KIB = 1 << 10
 RATE = "bytes_per_clock_per_sm"
 RING = [
     "gpu", "run_id", "kernel", "mechanism", "share", "source", "fan_out", "cluster", "producers", "consumers",

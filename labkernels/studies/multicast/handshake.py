@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
-from labkernels.studies.crossover.throughput import KIB, MIB
 
 #: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
 VARIANTS = (

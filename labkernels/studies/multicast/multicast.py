@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu
+from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.experiment import Experiment, Progress, Result
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
-from labkernels.studies.crossover.throughput import GIB, KIB, MIB
 
 SHARED_LIMIT_BYTES = 224 * KIB
 SMALLEST_SLICE_BYTES = 256

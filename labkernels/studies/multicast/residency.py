@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from labkernels.device import Gpu
+from labkernels.operand import KIB, MIB
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, unicast_ring
-from labkernels.studies.crossover.throughput import KIB, MIB
 
 TILE_BYTES = 8 * KIB
 

@@ -10,11 +10,11 @@ from labkernels.device import Gpu
 from labkernels.device.random_fill import random_words
 from labkernels.kernels.build import assemble_all
 from labkernels.kernels.registry import GATHER_SHAPES, WGMMA_SHAPE, KernelSpec, kernel
+from labkernels.operand import GIB, KIB, column_span
 from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
-from labkernels.protocols.gather import EVERY_TILE, Cache, Gather, check_products, column_span
+from labkernels.protocols.gather import EVERY_TILE, Cache, Gather, check_products
 from labkernels.studies.stats import summarize
 
-KIB, GIB = 1 << 10, 1 << 30
 RING_BYTES = 192 * KIB  # of all CTAs of an SM
 WGMMA_DECODE_HEADS = 4  # one block for each head on each SM of 132
 WGMMA_STAGES = 4  # two for K and two for V, as in FlashAttention-3
