@@ -1,13 +1,17 @@
 """The first cell of every chapter: parameters checked by name and type, rows chosen, no measuring without a GPU."""
 
-import pandas as pd
+from itertools import count
+
 import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from labkernels.book.chapter import Chapter, ParameterError, check_parameters
-from labkernels.errors import NoGpu
+from labkernels.errors import NoGpu, NotMeasured
 from labkernels.paths import BOOK
+from labkernels.store import RUNS, Store
+
+SECONDS = count()
 
 
 def namespace(**values):
@@ -55,49 +59,91 @@ def test_papermill_stops_with_the_parameters_name(tmp_path, parameters, message)
         )
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"preset": "slow"}, "parameter preset is 'slow', which latency does not have; give quick or full"),
+        (
+            {"gpu": "NVIDIA H9999"},
+            "parameter gpu is 'NVIDIA H9999', of which there are no runs; give NVIDIA ",
+        ),
+        (
+            {"data_dir": "/nonexistent"},
+            "parameter data_dir: /nonexistent holds no runs; give a folder that does",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_named_before_any_work(values, message):
+    with pytest.raises(ParameterError, match=message):
+        Chapter(namespace(**values), "latency")
+
+
 def test_measuring_without_a_gpu_is_a_sentence():
+    chapter = Chapter(namespace(measure=True), "latency")
     try:
-        Chapter(namespace(measure=True), {"latency": "latency"})
+        chapter.measure()
     except NoGpu as error:
         assert "measure=False" in str(error)
     else:
         pytest.skip("this machine has a GPU")
 
 
+def test_making_a_chapter_writes_nothing(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    record(store, experiment="latency")
+    before = sorted(tmp_path.rglob("*"))
+    Chapter(namespace(measure=True, data_dir=str(tmp_path)), "latency", "issue")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_rows_of_the_shown_gpu_come_with_what_a_chart_needs():
-    chapter = Chapter(namespace(), {"throughput": "throughput"})
+    chapter = Chapter(namespace(), "throughput")
     frame = chapter.stored("throughput")
-    assert set(frame.gpu) == {chapter.published_gpu} and frame.run_id.nunique() == 1
+    assert set(frame.gpu) == {chapter.gpu} and frame.run_id.nunique() == 1
     assert {"sm_count", "sm_clock_mhz_median", "l2_bytes"} <= set(frame)
     assert chapter.measured("throughput").empty
-    assert set(frame.run_id) <= set(chapter.machine().index)
+    assert set(frame.run_id) == set(chapter.machine().index)
 
 
-def test_a_gpu_without_rows_is_named_with_the_way_to_measure():
+def record(store, **described):
+    """A run of one row, described like a stored one."""
+    runs, rows = (Store().read(table).head(1) for table in (RUNS, "latency"))
+    run, row = (frame.astype(object).where(frame.notna(), None).iloc[0].to_dict() for frame in (runs, rows))
+    del run["rows"], row["run_id"]
+    run_id = f"20260131T1200{next(SECONDS):02}Z-00000000"
+    return store.record(run | {"run_id": run_id, "preset": "full"} | described, {"latency": [row]})
+
+
+def test_what_was_not_measured_is_named_with_the_way_to_measure(tmp_path):
+    record(Store(tmp_path), experiment="latency")
+    chapter = Chapter(namespace(data_dir=str(tmp_path)), "latency")
     with pytest.raises(
-        LookupError, match="no rows of latency for Unknown GPU: run python -m labkernels measure latency"
+        NotMeasured, match=r"no rows of issue for NVIDIA .*: run python -m labkernels measure issue"
     ):
-        Chapter(namespace(gpu="Unknown GPU"), {"latency": "latency"}).stored("latency")
+        chapter.stored("issue")
+    assert chapter.stored("issue", required=False).empty
 
 
-def test_a_gpu_with_quick_runs_alone_does_not_become_the_shown_one():
-    class Stub:
-        runs = pd.DataFrame(
-            {
-                "run_id": ["1", "2", "3"],
-                "gpu_name": ["A", "A", "B"],
-                "experiment": ["latency", "issue", "latency"],
-                "preset": ["full", "full", "quick"],
-            }
-        )
+def test_a_gpu_with_quick_runs_alone_does_not_become_the_shown_one(tmp_path):
+    store = Store(tmp_path)
 
-        def read(self, table):
-            return self.runs
+    def shown():
+        return Chapter(namespace(data_dir=str(tmp_path)), "latency", "issue").gpu
 
-    chapter = Chapter.__new__(Chapter)
-    chapter.store, chapter.tables = Stub(), {"latency": "latency", "issue": "issue_cost"}
-    assert chapter._best_covered_gpu() == "A"
-    Stub.runs = Stub.runs.assign(preset="full")
-    assert chapter._best_covered_gpu() == "A"
-    Stub.runs = Stub.runs[Stub.runs["experiment"].ne("issue")]
-    assert chapter._best_covered_gpu() == "B"
+    record(store, gpu_name="A", experiment="latency")
+    record(store, gpu_name="A", experiment="issue")
+    record(store, gpu_name="B", experiment="latency", preset="quick")
+    assert shown() == "A"
+    record(store, gpu_name="B", experiment="latency")
+    assert shown() == "A"
+    record(store, gpu_name="B", experiment="issue")
+    assert shown() == "B"
+
+
+def test_words_are_said_as_they_are_and_numbers_rounded(monkeypatch):
+    said = {}
+    monkeypatch.setattr(
+        "labkernels.book.chapter.glue", lambda name, value, display: said.update({name: value})
+    )
+    Chapter(namespace(), "latency").say_all({"gpu": "A", "cycles": 1234.5, "count": 7})
+    assert said == {"gpu": "A", "cycles": "1,234", "count": "7"}

@@ -1,21 +1,37 @@
-"""What every chapter does first: check its parameters, measure if asked, find the rows to show."""
+"""What every chapter does: check its parameters, find the rows to show, measure if asked, give the text its numbers."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from myst_nb import glue
 
-from labkernels import charts
-from labkernels.errors import LabError
+from labkernels.errors import LabError, NotMeasured
 from labkernels.store import RUNS, Store, select
+from labkernels.studies.experiments import experiment as named
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
+#: What an experiment's rows are called where that is not its own name; the first is its main table.
+_TABLES = {
+    "issue": ["issue_cost"],
+    "l2_footprint": ["throughput"],
+    "multicast": ["cluster_ring"],
+    "handshake": ["cluster_ring"],
+    "broadcast": ["cluster_ring"],
+    "crowding": ["cluster_ring"],
+    "handover": ["cluster_ring"],
+    "residency": ["cluster_residency"],
+    "dsm": ["dsm_bandwidth"],
+    "fa3_fwd": ["fa3"],
+}
+
+
 class ParameterError(LabError, ValueError):
-    """A papermill parameter is unknown or has the wrong type; the message names it."""
+    """A papermill parameter is unknown, or its value is none of those it may have; the message names it."""
 
 
 def check_parameters(namespace: Mapping[str, Any], imported: Iterable[str]) -> dict[str, Any]:
@@ -42,65 +58,111 @@ def check_parameters(namespace: Mapping[str, Any], imported: Iterable[str]) -> d
 
 
 class Chapter:
-    """The rows a chapter shows: stored ones, and the reader's own when it measured.
+    """The rows a chapter shows: stored ones, and the reader's own once it has measured.
+
+    Making one reads the run table and nothing else; only `measure` needs a GPU and writes.
 
     Args:
-        namespace: `globals()` of the notebook; its parameters are `measure`, `preset`, `data_dir` and `gpu`.
-        experiments: what the chapter measures; each experiment's table has the name given.
+        namespace: `globals()` of the notebook; of its parameters `preset`, `data_dir` and `gpu` are looked at.
+        experiments: what the chapter measures, and whose runs it lists at its end.
+
+    Attributes:
+        gpu: GPU whose stored rows are shown: the one asked for, else that with most full runs of these experiments.
+        store: where rows are read, and the reader's own are written.
 
     Raises:
-        ParameterError: see `check_parameters`.
-        NoGpu: `measure` is set and there is no usable GPU; the stored chapter needs none.
+        ParameterError: see `check_parameters`; or a preset, a GPU or a folder that does not exist, with those that do.
     """
 
-    def __init__(self, namespace: Mapping[str, Any], experiments: Mapping[str, str] | None = None) -> None:
+    def __init__(self, namespace: Mapping[str, Any], *experiments: str) -> None:
         parameters = check_parameters(namespace, imported={"Chapter"})
-        charts.enable()
-        self.tables = dict(experiments or {})
+        self.experiments = experiments
+        self._preset = parameters.get("preset", "quick")
+        for name in experiments:
+            if self._preset not in (presets := named(name).presets):
+                raise ParameterError(
+                    f"parameter preset is {self._preset!r}, which {name} does not have; give {' or '.join(presets)}"
+                )
         self.store = Store(Path(parameters["data_dir"])) if parameters.get("data_dir") else Store()
-        self.published_gpu = parameters.get("gpu") or self._best_covered_gpu()
-        self.own: dict[str, str] = {}
-        if parameters.get("measure"):
-            from labkernels.studies.run import run
+        self.gpu = self._shown(parameters["gpu"]) if "gpu" in parameters else ""
+        self._own: dict[str, str] = {}
 
-            self.own = {name: run(name, parameters["preset"], self.store) for name in self.tables}
-
-    def _best_covered_gpu(self) -> str | None:
-        """The GPU with full runs of most of the chapter's experiments; of several, that with the newest rows."""
-        runs = self.store.read(RUNS)
-        full = runs[runs["preset"].eq("full") & runs["experiment"].isin(list(self.tables))]
-        covered = full.groupby("gpu_name")["experiment"].nunique()
+    def _shown(self, wanted: str) -> str:
+        """The wanted GPU; of none, that with most of the chapter's experiments in full; of several, the newest."""
         names = select.gpus(self.store)
-        return max(reversed(names), key=lambda name: covered.get(name, 0), default=None)
+        if not names:
+            raise ParameterError(
+                f"parameter data_dir: {self.store.root} holds no runs; give a folder that does, such as a copy of "
+                "the book's data/, or leave it empty for the book's own"
+            )
+        if wanted and wanted not in names:
+            raise ParameterError(
+                f"parameter gpu is {wanted!r}, of which there are no runs; give {' or '.join(names)}"
+            )
+        runs = self.store.read(RUNS)
+        full = runs[runs["preset"].eq("full") & runs["experiment"].isin(self.experiments)]
+        covered = full.groupby("gpu_name")["experiment"].nunique()
+        return wanted or max(reversed(names), key=lambda name: covered.get(name, 0))
 
-    def stored(self, experiment: str) -> pd.DataFrame:
-        """Rows of the newest full run of the shown GPU, the reader's own run left out.
+    def measure(self, *experiments: str) -> None:
+        """Measure on this machine's GPU, all of the chapter's experiments if none is named, and store the rows.
 
         Raises:
-            LookupError: there are none; the message says how to measure.
+            NoGpu: there is no usable GPU; the stored chapter needs none.
         """
-        runs = self.store.read(RUNS)
-        runs = runs[runs["experiment"].eq(experiment) & runs["gpu_name"].eq(self.published_gpu)]
-        runs = runs[~runs["run_id"].isin(self.own.values())]
-        full = runs[runs["preset"].eq("full")]
-        chosen = (full if len(full) else runs)["run_id"]
-        if chosen.empty:
-            raise LookupError(
-                f"no rows of {experiment} for {self.published_gpu}: run python -m labkernels measure {experiment}"
+        from labkernels.studies.run import run
+
+        for name in experiments or self.experiments:
+            self._own[name] = run(name, self._preset, self.store)
+
+    def _stored_run(self, experiment: str) -> str | None:
+        return select.latest_run(self.store, experiment, self.gpu, without=self._own.values())
+
+    def stored(self, experiment: str, table: str | None = None, *, required: bool = True) -> pd.DataFrame:
+        """Rows of the newest full run of the shown GPU, the reader's own run left out.
+
+        Args:
+            experiment: whose; the chapter need not measure it.
+            table: which of its tables; by default the main one.
+            required: whether there have to be any.
+
+        Raises:
+            NotMeasured: there are none; the message says how to measure.
+        """
+        run_id = self._stored_run(experiment)
+        if required and run_id is None:
+            raise NotMeasured(
+                f"no rows of {experiment} for {self.gpu}: run python -m labkernels measure {experiment}"
             )
-        return select.rows(self.store, self.tables[experiment], [str(chosen.max())])
+        return self._rows(experiment, table, run_id)
 
     def measured(self, experiment: str) -> pd.DataFrame:
-        """Rows that this execution measured; empty in stored mode."""
-        run_ids = [self.own[experiment]] if experiment in self.own else []
-        return select.rows(self.store, self.tables[experiment], run_ids)
+        """Rows that this execution measured; none in stored mode."""
+        return self._rows(experiment, None, self._own.get(experiment))
+
+    def _rows(self, experiment: str, table: str | None, run_id: str | None) -> pd.DataFrame:
+        table = table or _TABLES.get(experiment, [experiment])[0]
+        return select.rows(self.store, table, [run_id] if run_id else [])
+
+    def say(self, name: str, value: str | float) -> None:
+        """Put a value into the text, at its {glue:text}`name`: words as they are, a number rounded to a whole."""
+        glue(name, value if isinstance(value, str) else f"{value:,.0f}", display=False)
+
+    def say_all(self, values: Mapping[str, str | float]) -> None:
+        """Put several values into the text, each under its name."""
+        for name, value in values.items():
+            self.say(name, value)
+
+    def stored_runs(self) -> pd.DataFrame:
+        """The run rows behind what is shown as stored, one line for each experiment that has one."""
+        run_ids = {self._stored_run(name) for name in self.experiments}
+        runs = self.store.read(RUNS)
+        return runs[runs["run_id"].isin(run_ids)]
 
     def machine(self) -> pd.DataFrame:
-        """The run rows behind the chapter, one line each, for its last section."""
+        """The run rows behind the chapter, the reader's own too, for its last section."""
         runs = self.store.read(RUNS)
-        shown = set(self.own.values())
-        for experiment in self.tables:
-            shown |= set(self.stored(experiment)["run_id"])
+        shown = {*self._own.values(), *self.stored_runs()["run_id"]}
         columns = ["run_id", "experiment", "preset", "gpu_name", "driver_version", "toolkit_version",
                    "sm_clock_mhz_median", "power_w_max", "temperature_c_max", "throttle_reasons", "wall_s"]  # fmt: skip
         return runs[runs["run_id"].isin(shown)][columns].set_index("run_id")

@@ -40,7 +40,8 @@ MECHANISM_STYLES: dict[str, tuple[str, tuple[int, ...]]] = {
     "stg": (_BLUE, (4, 4)),
 }
 
-# One name everywhere: charts of one concatenation then share what the reader picked.
+# One name everywhere: charts of one concatenation then share what the reader picked, and Altair need not warn of it.
+warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
 _PICK = alt.selection_point(name="picked_mechanism", fields=["mechanism"], bind="legend")
 
 
@@ -239,6 +240,7 @@ def figure(chart: alt.TopLevelMixin, *, title: str, description: str, held_fixed
         description: What the chart shows, in a sentence: text for a screen reader.
         held_fixed: What does not vary in the chart, for its caption.
     """
+    enable()
     return chart.properties(title=title, description=description, usermeta={"caption": held_fixed})
 
 
@@ -317,9 +319,7 @@ def lab_theme() -> alt.theme.ThemeConfig:
 
 
 def enable() -> None:
-    """Switch theme and renderer on: every chapter's first chart call."""
-    # One pick shared by the charts of a concatenation is meant.
-    warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
+    """Switch theme and renderer on, as every finished chart does."""
     alt.theme.enable("lab")
     alt.renderers.register("book", book_renderer)
     alt.renderers.enable("book")

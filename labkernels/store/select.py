@@ -1,5 +1,7 @@
 """Which stored rows a chapter, a headline or a rule looks at."""
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from labkernels.store import RUNS, Store
@@ -12,13 +14,16 @@ def gpus(store: Store) -> list[str]:
     return list(dict.fromkeys(store.read(RUNS).sort_values("run_id")["gpu_name"]))
 
 
-def latest_run(store: Store, experiment: str, gpu: str | None = None) -> str | None:
+def latest_run(
+    store: Store, experiment: str, gpu: str | None = None, *, without: Collection[str] = ()
+) -> str | None:
     """Newest run of an experiment on a GPU (any GPU by default): of its fullest preset, or None.
 
-    A quick run never hides a full one.
+    A quick run never hides a full one; runs `without` are passed over.
     """
     runs = store.read(RUNS)
     runs = runs[runs["experiment"].eq(experiment) & (runs["gpu_name"].eq(gpu) if gpu else True)]
+    runs = runs[~runs["run_id"].isin(without)]
     for preset in ("full", *sorted(set(runs["preset"]) - {"full"})):
         if len(chosen := runs[runs["preset"].eq(preset)]):
             return str(chosen["run_id"].max())
