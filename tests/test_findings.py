@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 
 from labkernels.book.headline import FIGURES, headline
+from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
 from labkernels.store import RUNS, Store
 from labkernels.studies.crossover import findings
+from labkernels.studies.latency import findings as latency
 from labkernels.studies.rules import RULES, judge
 
 
@@ -47,7 +49,7 @@ def test_rounds_keep_their_order():
     expected = frame[frame.mechanism.eq("tma_tile") & frame.bytes_in_flight_per_sm.eq(32 * KIB)].sort_values(
         "round"
     )
-    assert np.array_equal(findings.rounds_of(frame, chosen), expected.gbps)
+    assert np.array_equal(findings.rounds_of(frame, chosen).gbps, expected.gbps)
 
 
 def test_a_frontier_leaves_out_what_fewer_bytes_beat():
@@ -58,7 +60,7 @@ def test_a_frontier_leaves_out_what_fewer_bytes_beat():
 def test_footprints_stay_apart():
     frame = rows({"tma_tile": {4 * KIB: 100}})
     both = pd.concat([frame.assign(footprint_bytes=n << 20, gbps=frame.gbps * n) for n in (1, 2)])
-    table = findings.by_footprint(both).set_index("mebibytes").gbps_median
+    table = findings.by_footprint(both).set_index("mebibytes")["median"]
     assert table[2.0] == pytest.approx(2 * table[1.0])
 
 
@@ -90,8 +92,8 @@ def test_a_slope_is_that_of_one_kind_of_train():
         }
         for step, n, c in (("copy", 1, 50), ("copy", 8, 330), ("wait", 1, 150), ("wait", 8, 1200))
     )
-    assert findings.issue_slope_cycles(trains, "tma_bulk", 128) == 40
-    assert findings.issue_slope_cycles(trains, "tma_bulk", 128, per_copy="wait") == 150
+    assert latency.issue_slope_cycles(trains, "tma_bulk", 128) == 40
+    assert latency.issue_slope_cycles(trains, "tma_bulk", 128, per_copy="wait") == 150
 
 
 def test_ratios_are_paired():
@@ -105,15 +107,15 @@ def test_the_crossover_lies_between_the_points_where_the_lead_changes():
 
 
 def test_cycles_per_tile():
-    table = findings.summarize_rounds(rows({"tma_tile": {4 * KIB: 100}}))
+    table = findings.rates(rows({"tma_tile": {4 * KIB: 100}}))
     cycles = findings.with_cycles_per_tile(table, 132, 2000).cycles_per_tile.iloc[0]
     assert cycles == pytest.approx(4096 / (100e9 / 132 / 2e9), rel=1e-3)
 
 
 def test_a_latency_that_was_not_measured_is_named():
     frame = pd.DataFrame(columns=["mechanism", "variant", "source", "transfer_bytes", "protocol"])
-    with pytest.raises(KeyError, match="tma_bulk"):
-        findings.latency(frame, "tma_bulk", "try_wait", "hbm")
+    with pytest.raises(NotMeasured, match="tma_bulk"):
+        latency.latency(frame, "tma_bulk", "try_wait", "hbm")
 
 
 def test_rules_have_names_and_chapters_of_their_own():
@@ -144,7 +146,5 @@ def test_a_rule_can_fail(monkeypatch):
     speeds = {"cp_async": {64 * KIB: 100, 128 * KIB: 100}, "tma_tile": {64 * KIB: 80, 128 * KIB: 100}}
     frame = rows(speeds, tile=16 * KIB)
     monkeypatch.setattr("labkernels.store.select.latest_rows", lambda *arguments: frame)
-    outcomes = {
-        v.rule.id: v.outcome for v in judge(Store(), "Some GPU", "crossover") if "difference" in v.rule.id
-    }
-    assert outcomes == {"no_difference_beyond_64_kib": "does not hold"}
+    (verdict,) = judge(Store(), "Some GPU", ids=["no_difference_beyond_64_kib"])
+    assert verdict.outcome == "does not hold"

@@ -8,6 +8,7 @@ import pytest
 
 from labkernels import charts
 from labkernels.charts import tables
+from labkernels.errors import NotMeasured
 from labkernels.paths import BOOK
 from labkernels.store import Store, new_run_id, select
 from labkernels.studies.multicast import charts as multicast_charts
@@ -26,37 +27,21 @@ RULES = (*found.MULTICAST_RULES, *found.BROADCAST_RULES)
 
 
 @pytest.fixture(scope="module")
-def store():
-    return Store()
-
-
-@pytest.fixture(scope="module")
-def gpus(store):
-    return sorted(set(store.read("cluster_ring", run_columns=("gpu_name",))["gpu_name"]))
-
-
-@pytest.fixture(scope="module")
-def frames(store):
+def frames():
+    store = Store()
     return {name: select.latest_rows(store, table, name, "NVIDIA H200") for name, table in TABLES.items()}
 
 
-def test_headlines_lie_inside_their_intervals(store, gpus):
-    for gpu in gpus:
-        for measure in (
-            found.multicast_fill_bytes_per_clock_per_sm,
-            found.multicast_l2_read_ratio,
-            found.dsm_bulk_bytes_per_clock_per_sm,
-            found.dsm_load_latency_cycles,
-        ):
-            one = measure(store, gpu)
-            assert one.low <= one.value <= one.high
-            assert one.run_id in set(store.read("runs")["run_id"])
-        assert found.multicast_l2_read_ratio(store, gpu).value == pytest.approx(0.25, rel=0.05)
-
-
-def test_a_gpu_without_rows_is_not_measured(store):
-    with pytest.raises(found.NotMeasured, match="no rows of multicast on H9000"):
-        found.multicast_fill_bytes_per_clock_per_sm(store, "H9000")
+def test_rows_without_what_a_figure_asks_for_are_not_measured(frames):
+    for measure, name in (
+        (found.multicast_fill_bytes_per_clock_per_sm, "multicast"),
+        (found.multicast_l2_read_ratio, "cluster_counters"),
+        (found.dsm_bulk_bytes_per_clock_per_sm, "dsm"),
+    ):
+        one = measure(frames[name])
+        assert one.low <= one.value <= one.high
+        with pytest.raises(NotMeasured, match="no rows of mechanism"):
+            measure(frames[name].assign(mechanism="another"))
 
 
 def test_every_rule_is_judged_on_the_stored_rows(frames):
@@ -124,7 +109,7 @@ def test_rows_that_say_otherwise_overturn_a_rule(frames, words, name, column, fa
 
 def test_rounds_of_more_than_one_ring_are_refused(frames):
     with pytest.raises(ValueError, match="more than one ring"):
-        found.rounds(frames["multicast"], source="l2", fan_out=4)
+        found.ring(frames["multicast"], source="l2", fan_out=4)
 
 
 def test_own_points_are_triangles_over_the_stored_lines(frames):

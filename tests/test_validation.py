@@ -83,8 +83,8 @@ def test_regret_and_agreement_are_computed_from_the_measured_rates():
     table = pd.DataFrame(
         {
             "set": "s", "cell": ["a", "a", "b", "b", "c"], "mechanism": ["tma_tile", "cp_async"] * 2 + ["ldg"],
-            "measured_gbps": [100.0, 110.0, 100.0, 101.0, 50.0], "measured_low": [99.0, 109.0, 98.0, 99.5, 49.0],
-            "measured_high": [101.0, 111.0, 100.0, 102.0, 51.0], "predicted_gbps": [120.0, 100.0, 100.0, 101.0, 1.0],
+            "median": [100.0, 110.0, 100.0, 101.0, 50.0], "p05": [99.0, 109.0, 98.0, 99.5, 49.0],
+            "p95": [101.0, 111.0, 100.0, 102.0, 51.0], "predicted_gbps": [120.0, 100.0, 100.0, 101.0, 1.0],
             "instructions": [1.0, 8.0] * 2 + [8.0],
         }
     )  # fmt: skip

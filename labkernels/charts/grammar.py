@@ -147,10 +147,10 @@ def band_and_line(
     frame: pd.DataFrame,
     x: alt.X,
     *,
-    median: str,
-    low: str,
-    high: str,
     y_title: str,
+    median: str = "median",
+    low: str = "p05",
+    high: str = "p95",
     y_scale: alt.Scale | None = None,
     also: Sequence[str] = (),
 ) -> alt.LayerChart:
@@ -161,10 +161,10 @@ def band_and_line(
     Args:
         frame: One row for each point, with columns `mechanism`, `run_id`, `gpu` and those named here.
         x: The x axis, such as `bytes_axis(...)`.
-        median: Column of the line.
+        y_title: Title of the y axis, with its unit.
+        median: Column of the line; by default those of `studies.stats.spread`.
         low: Column of the band's lower edge (p05).
         high: Column of the band's upper edge (p95).
-        y_title: Title of the y axis, with its unit.
         y_scale: The y scale; by default linear from zero.
         also: Further columns for the tooltip, or to facet by.
 

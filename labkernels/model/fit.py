@@ -10,8 +10,9 @@ import pandas as pd
 from labkernels.model.closed_form import DSM, MODEL, SHARES, Load, constants, predict, way_of
 from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import RUNS, Store, select
-from labkernels.studies.crossover import findings
+from labkernels.studies.latency.findings import issue_slope_cycles
 from labkernels.studies.multicast import findings as multicast_findings
+from labkernels.studies.stats import spread
 
 TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
 HELD_OUT_OF = 3  # every third cell, by its hash
@@ -32,9 +33,9 @@ TABLE = [
     "mechanism",
     "variant",
     *LOAD,
-    "measured_gbps",
-    "measured_low",
-    "measured_high",
+    "p05",
+    "median",
+    "p95",
 ]
 
 #: Constants: unit and meaning. Those of a way of copying first, then those that all share.
@@ -108,19 +109,13 @@ START = {
 }  # fmt: skip
 
 
-def _summary(frame: pd.DataFrame, experiment: str, by: list[str]) -> pd.DataFrame:
-    quantiles = frame.groupby(["run_id", *by], dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
-    quantiles.columns = ["measured_low", "measured_gbps", "measured_high"]
-    return quantiles.reset_index().assign(experiment=experiment)
-
-
 def streams(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of `throughput` as configurations: columns `TABLE`."""
     # cp.async by groups, plain ld with several pieces a thread: the forms the rules speak of.
     frame = frame[~frame["variant"].isin(["mbarrier", "cg", "L1::no_allocate"])]
     frame = frame[frame["mechanism"].ne("ldg") | frame["tile_bytes"].gt(16 * frame["threads"])]
     by = ["mechanism", "variant", "source", "tile_bytes", "ctas_per_sm", "threads", "bytes_in_flight_per_sm"]
-    table = _summary(frame, "throughput", by)
+    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="throughput")
     flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
     return table.assign(
         row_bytes=table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
@@ -138,7 +133,7 @@ def _rows(store: Store, gpu: str) -> pd.DataFrame:
     frame = frame[frame["swizzle"].eq("none") & (~tma | frame["l2_promotion_bytes"].eq(promoted))]
     by = ["mechanism", "variant", "source", "inner_bytes", "pitch_bytes", "tile_bytes", "ctas_per_sm", "threads",
           "bytes_in_flight_per_sm"]  # fmt: skip
-    table = _summary(frame, "row_shape", by)
+    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="row_shape")
     flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
     dense = table["inner_bytes"].eq(table["pitch_bytes"])
     return table.assign(row_bytes=table["inner_bytes"], is_dense=dense, tiles_in_flight=flight, fan_out=1)
@@ -152,7 +147,7 @@ def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame
     """
     table = _rings(store, gpu, experiment)
     ring = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
-    return table.loc[table.groupby(ring)["measured_gbps"].idxmax()] if len(table) else table
+    return table.loc[table.groupby(ring)["median"].idxmax()] if len(table) else table
 
 
 def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
@@ -170,7 +165,7 @@ def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
         gbps=frame[multicast_findings.RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3
     )
     ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
-    table = _summary(frame, experiment, [*ring, "share"])
+    table = spread(frame, ["run_id", *ring, "share"], "gbps").assign(experiment=experiment)
     table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
     rows = table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES)
     return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
@@ -214,7 +209,7 @@ def predicted(table: pd.DataFrame, of: dict[tuple[str, str], float]) -> pd.DataF
         predicted_gbps=[one.gbps for one in found],
         binding=[one.binding for one in found],
         instructions=[one.instructions for one in found],
-        ratio=[one.gbps for one in found] / table["measured_gbps"],
+        ratio=[one.gbps for one in found] / table["median"],
     )
 
 
@@ -247,7 +242,7 @@ def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:
 
     def step(mechanism: str, transfer_bytes: int, per_copy: str = "copy") -> float:
         short, long = TRAINS
-        return findings.issue_slope_cycles(issue, mechanism, transfer_bytes, long, per_copy, short)
+        return issue_slope_cycles(issue, mechanism, transfer_bytes, long, per_copy, short)
 
     found = {
         ("tma", "copy_cycles"): step("tma_tile", 1024),
@@ -285,7 +280,7 @@ def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFr
         of["range", f"{name}_least"], of["range", f"{name}_most"] = (
             float(edge) for edge in (copying[name].min(), copying[name].max())
         )
-    best = passed.loc[passed.groupby(["mechanism", *LOAD])["measured_gbps"].idxmax()]
+    best = passed.loc[passed.groupby(["mechanism", *LOAD])["median"].idxmax()]
     tested = pd.concat([part[part["held_out"]] for part in (table, predicted(best, of))], ignore_index=True)
     ways = [
         way_of(*key) for key in zip(tested["mechanism"], tested["fan_out"], tested["source"], strict=True)
@@ -304,7 +299,7 @@ def _least_squares(
     from scipy.optimize import least_squares
 
     rows = [
-        (row.mechanism, load_of(row), row.variant, np.log(row.measured_gbps))
+        (row.mechanism, load_of(row), row.variant, np.log(row.median))
         for row in table.itertuples(index=False)
     ]
 

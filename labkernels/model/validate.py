@@ -13,6 +13,7 @@ from labkernels.operand import KIB, column_span
 from labkernels.production import catalog
 from labkernels.store import Store, select
 from labkernels.studies.paged import findings as paged_findings
+from labkernels.studies.stats import spread
 
 SETS = {
     "held out": "microbenchmarks that were not fitted",
@@ -74,7 +75,7 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
         raise LookupError(f"no forecast of {gpu}")
     table = configurations(store, gpu).merge(told, on=["mechanism", *LOAD])
     # Its ties went by `PREFERENCE` alone.
-    table = table.assign(ratio=table["predicted_gbps"] / table["measured_gbps"], instructions=1.0)
+    table = table.assign(ratio=table["predicted_gbps"] / table["median"], instructions=1.0)
     return _cells(table, "held out")
 
 
@@ -116,9 +117,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     frame = frame[frame["phase"].eq(phase)]
     shape = ["tile_rows", "stages", "ctas_per_sm", "blocks", "bytes_moved"]
     by = [*paged_findings.CASE, *shape]
-    groups = frame.groupby(by, dropna=False)["gbps"].quantile([0.05, 0.5, 0.95]).unstack()
-    groups.columns = ["measured_low", "measured_gbps", "measured_high"]
-    table = groups.reset_index()
+    table = spread(frame, by, "gbps")
     compute = 0.0
     of = constants(gpu)
     if phase == "prefill":
@@ -153,7 +152,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
         predicted_gbps=[one.gbps for one in found],
         binding=[one.binding for one in found],
         instructions=[one.instructions for one in found],
-        ratio=[one.gbps for one in found] / table["measured_gbps"],
+        ratio=[one.gbps for one in found] / table["median"],
     )
 
 
@@ -182,13 +181,13 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
     for (name, cell), rows in table.groupby(["set", "cell"], sort=False):
         if rows["mechanism"].nunique() < 2:
             continue
-        best_rows = rows.loc[rows.groupby("mechanism")["measured_gbps"].idxmax()].set_index("mechanism")
+        best_rows = rows.loc[rows.groupby("mechanism")["median"].idxmax()].set_index("mechanism")
         told = rows.loc[rows.groupby("mechanism")["predicted_gbps"].idxmax()].set_index("mechanism")
         near = told.index[told["predicted_gbps"] * NO_DIFFERENCE >= told["predicted_gbps"].max()]
         choice = min(near, key=lambda one: (told.loc[one, "instructions"], PREFERENCE.index(one)))
-        best = best_rows["measured_gbps"].idxmax()
-        regret = best_rows.loc[best, "measured_gbps"] / best_rows.loc[choice, "measured_gbps"]
-        agrees = bool(best_rows.loc[choice, "measured_high"] >= best_rows.loc[best, "measured_low"])
+        best = best_rows["median"].idxmax()
+        regret = best_rows.loc[best, "median"] / best_rows.loc[choice, "median"]
+        agrees = bool(best_rows.loc[choice, "p95"] >= best_rows.loc[best, "p05"])
         found.append(
             {"set": name, "cell": cell, "choice": choice, "best": best, "regret": regret, "agrees": agrees}
             | {"tied": best in set(near)}

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.store import Store, select
 from labkernels.studies.gemm.findings import Rounds, with_kernels
 from labkernels.studies.gemm.rules import RULES as GEMM_RULES
@@ -102,6 +103,8 @@ class _Asked(dict):
         self.runs: list[str] = []
 
     def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self:
+            raise NotMeasured(f"no rows of {name}")
         frame = super().__getitem__(name)
         self.runs.append(str(frame["run_id"].iloc[0]))
         return frame
@@ -114,7 +117,7 @@ def _of_clusters(
         asked = _Asked(_frames(store, gpu, tables))
         try:
             holds, sentence = judge(asked)
-        except LookupError:  # no rows, or a quick run without these points
+        except NotMeasured:  # no rows, or a quick run without these points
             return None
         return Told(bool(holds), sentence, asked.runs[0])
 
@@ -133,7 +136,7 @@ def _of_pages(id: str) -> Callable[[Store, str], Told | None]:
             return None
         try:
             row = _paged_rules(store, *runs).set_index("id").loc[id]
-        except LookupError:
+        except NotMeasured:
             return None
         if row["holds"] is None or pd.isna(row["holds"]):
             return None
@@ -155,7 +158,7 @@ def _of_gemm(judge: Callable[[Rounds], tuple[bool, str]]) -> Callable[[Store, st
             return None
         try:
             holds, sentence = judge(_gemm_rounds(store, run_id))
-        except LookupError:
+        except NotMeasured:
             return None
         return Told(bool(holds), sentence, run_id)
 

@@ -1,13 +1,16 @@
-"""Medians, ratios and crossovers with bootstrap intervals."""
+"""Rows by value, medians over rounds, ratios and crossovers with bootstrap intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+
+from labkernels.errors import NotMeasured
 
 RESAMPLES = 4000
 SEED = 20260131
@@ -20,6 +23,14 @@ class Summary(NamedTuple):
     p05: float
     median: float
     p95: float
+
+
+class Measured(NamedTuple):
+    """A value with its 95 % interval, in its unit."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Ratio(NamedTuple):
@@ -49,6 +60,65 @@ class Crossover(NamedTuple):
     low: float
     high: float
     leader: Literal["a", "b"] | None
+
+
+def having(frame: pd.DataFrame, **equal: Any) -> pd.DataFrame:
+    """Rows whose columns have the given values; a preset, or a reader's own run, may have none."""
+    return frame[np.logical_and.reduce([frame[column].eq(value) for column, value in equal.items()])]
+
+
+def where(frame: pd.DataFrame, **equal: Any) -> pd.DataFrame:
+    """Rows whose columns have the given values.
+
+    Raises:
+        NotMeasured: There are none.
+        KeyError: There is no such column: a typo, which is never taken for a missing measurement.
+    """
+    found = having(frame, **equal)
+    if found.empty:
+        raise NotMeasured(f"no rows of {', '.join(f'{column} {value}' for column, value in equal.items())}")
+    return found
+
+
+def spread(frame: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
+    """Median, 5th and 95th percentile of a column over the rounds of each configuration.
+
+    Args:
+        frame: One row for each round.
+        by: Columns that tell configurations apart.
+        column: What was measured.
+
+    Returns:
+        The columns of `by`, and `p05`, `median`, `p95`, `rounds`; no rows for no rows.
+    """
+    groups = frame.groupby(list(by), dropna=False, sort=True)[column]
+    if frame.empty:
+        return frame[list(by)].assign(p05=np.nan, median=np.nan, p95=np.nan, rounds=0)
+    table = groups.quantile([0.05, 0.5, 0.95]).unstack()
+    table.columns = ["p05", "median", "p95"]
+    return table.assign(rounds=groups.size()).reset_index()
+
+
+def paired(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Ratio:
+    """Median of a column over that of another configuration, with the rounds of one run paired.
+
+    Args:
+        first: Rows of one configuration, with `run_id` and `round`.
+        second: Rows of another, of the same runs.
+        column: What was measured.
+
+    Raises:
+        NotMeasured: They have no round in common.
+        ValueError: One of them has rows of more than one configuration.
+    """
+    of = [frame.set_index(["run_id", "round"])[column].sort_index() for frame in (first, second)]
+    for series in of:
+        if series.index.has_duplicates:
+            raise ValueError(f"{column}: more than one configuration; say which, a round has several rows")
+    both = pd.concat(of, axis=1, join="inner")
+    if both.empty:
+        raise NotMeasured(f"{column}: no round that both were measured in")
+    return bootstrap_ratio(both.iloc[:, 0], both.iloc[:, 1])
 
 
 def summarize(values: ArrayLike) -> Summary:
@@ -88,6 +158,14 @@ def bootstrap_ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = True, confiden
     ratios = _medians(first[draws]) / _medians(second[others])
     low, high = _interval(ratios, confidence)
     return Ratio(float(np.median(first) / np.median(second)), low, high)
+
+
+def measured(samples: ArrayLike) -> Measured:
+    """Median of positive samples with a percentile bootstrap interval; errors as `bootstrap_ratio`."""
+    samples = np.asarray(samples, dtype=float)
+    median = float(np.median(samples))
+    interval = bootstrap_ratio(samples, np.full_like(samples, median))
+    return Measured(median, interval.low * median, interval.high * median)
 
 
 @cache

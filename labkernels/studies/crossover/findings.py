@@ -1,10 +1,12 @@
-"""What stored rows say: best throughput, latency premium, crossover. Used by chapters, headlines and rules."""
+"""What stored rows say of throughput: best configurations, ratios at equal bytes in flight, the crossover."""
 
-import numpy as np
+from collections.abc import Sequence
+
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.operand import MIB
-from labkernels.studies.stats import Crossover, Ratio, bootstrap_ratio, crossover
+from labkernels.studies.stats import Crossover, Ratio, crossover, paired, spread, where
 
 CONFIGURATION = [
     "gpu",
@@ -22,17 +24,14 @@ CONFIGURATION = [
 CYCLES_PER_TILE = "cycles_per_tile"
 
 
-def summarize_rounds(frame: pd.DataFrame, by: list[str] = CONFIGURATION) -> pd.DataFrame:
-    """Median, 5th and 95th percentile of `gbps` over the rounds of each configuration."""
-    groups = frame.groupby(by, dropna=False, sort=True)["gbps"]
-    table = groups.quantile([0.05, 0.5, 0.95]).unstack()
-    table.columns = ["gbps_p05", "gbps_median", "gbps_p95"]
-    return table.assign(rounds=groups.size()).reset_index()
+def rates(frame: pd.DataFrame, by: Sequence[str] = CONFIGURATION) -> pd.DataFrame:
+    """Median, 5th and 95th percentile of `gbps` over the rounds of each configuration; see `stats.spread`."""
+    return spread(frame, by, "gbps")
 
 
 def by_footprint(frame: pd.DataFrame) -> pd.DataFrame:
     """The same by the memory that is read again and again, in MiB: column `mebibytes`."""
-    table = summarize_rounds(frame, [*CONFIGURATION, "footprint_bytes"])
+    table = rates(frame, [*CONFIGURATION, "footprint_bytes"])
     return table.assign(mebibytes=table["footprint_bytes"] / MIB)
 
 
@@ -45,10 +44,10 @@ def l2_share(counted: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_by_bytes_in_flight(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each mechanism's best configuration at each number of bytes in flight: one row of `summarize_rounds` each."""
-    table = summarize_rounds(frame)
+    """Each mechanism's best configuration at each number of bytes in flight: one row of `rates` each."""
+    table = rates(frame)
     keys = ["gpu", "source", "mechanism", "bytes_in_flight_per_sm"]
-    return table.loc[table.groupby(keys)["gbps_median"].idxmax()].reset_index(drop=True)
+    return table.loc[table.groupby(keys)["median"].idxmax()].reset_index(drop=True)
 
 
 def frontier(frame: pd.DataFrame) -> pd.DataFrame:
@@ -57,30 +56,33 @@ def frontier(frame: pd.DataFrame) -> pd.DataFrame:
     That is what `best_by_bytes_in_flight` gives, without the points that fewer bytes beat (small tiles in deep rings).
     """
     table = best_by_bytes_in_flight(frame).sort_values("bytes_in_flight_per_sm")
-    so_far = table.groupby(["gpu", "source", "mechanism"])["gbps_median"].cummax()
-    return table[table["gbps_median"].ge(so_far)].reset_index(drop=True)
+    so_far = table.groupby(["gpu", "source", "mechanism"])["median"].cummax()
+    return table[table["median"].ge(so_far)].reset_index(drop=True)
 
 
 def best(frame: pd.DataFrame, source: str, mechanism: str | None = None) -> pd.Series:
-    """The fastest configuration of all, or of one mechanism."""
-    table = summarize_rounds(frame[frame["source"].eq(source)])
-    if mechanism:
-        table = table[table["mechanism"].eq(mechanism)]
-    return table.loc[table["gbps_median"].idxmax()]
+    """The fastest configuration of all, or of one mechanism: a row of `rates`.
+
+    Raises:
+        NotMeasured: There is none.
+    """
+    table = rates(where(frame, source=source, **({"mechanism": mechanism} if mechanism else {})))
+    return table.loc[table["median"].idxmax()]
 
 
-def rounds_of(frame: pd.DataFrame, configuration: pd.Series) -> np.ndarray:
-    """`gbps` of a configuration's rounds, in the order of rounds."""
-    same = np.logical_and.reduce([frame[key].eq(configuration[key]) for key in CONFIGURATION])
-    return frame[same].sort_values("round")["gbps"].to_numpy()
+def rounds_of(frame: pd.DataFrame, configuration: pd.Series) -> pd.DataFrame:
+    """Rows of a configuration, in the order of rounds."""
+    return where(frame, **configuration[CONFIGURATION]).sort_values("round")
 
 
 def compare(frame: pd.DataFrame, source: str, mechanism: str, other: str, bytes_in_flight: int) -> Ratio:
-    """Throughput of the best of one mechanism over the best of another, at equal bytes in flight."""
-    table = best_by_bytes_in_flight(frame[frame["source"].eq(source)])
-    table = table[table["bytes_in_flight_per_sm"].eq(bytes_in_flight)]
-    rounds = [rounds_of(frame, table[table["mechanism"].eq(name)].iloc[0]) for name in (mechanism, other)]
-    return bootstrap_ratio(*rounds)
+    """Throughput of the best of one mechanism over the best of another, at equal bytes in flight.
+
+    Raises:
+        NotMeasured: One of them has no rows there.
+    """
+    rows = where(frame, source=source, bytes_in_flight_per_sm=bytes_in_flight)
+    return paired(*(rounds_of(rows, best(rows, source, name)) for name in (mechanism, other)), "gbps")
 
 
 def overtaking(frame: pd.DataFrame, source: str, ahead_first: str, ahead_later: tuple[str, ...]) -> Crossover:
@@ -91,68 +93,29 @@ def overtaking(frame: pd.DataFrame, source: str, ahead_first: str, ahead_later: 
         source: `hbm` or `l2`.
         ahead_first: a mechanism.
         ahead_later: mechanisms that count as one, the best of them at each point.
-    """
-    rows = frame[frame["source"].eq(source)]
-    rows = rows.assign(mechanism=rows["mechanism"].where(~rows["mechanism"].isin(ahead_later), "later"))
-    table = best_by_bytes_in_flight(rows)
-    table = table[table["mechanism"].isin([ahead_first, "later"])]
-    table = table.set_index(["mechanism", "bytes_in_flight_per_sm"]).sort_index()
-    axis = sorted(set(table.loc[ahead_first].index) & set(table.loc["later"].index))
-
-    def samples(name: str) -> list[np.ndarray]:
-        chosen = table.loc[name].loc[axis].reset_index().assign(mechanism=name)
-        return [rounds_of(rows, row) for _, row in chosen.iterrows()]
-
-    return crossover(axis, samples(ahead_first), samples("later"))
-
-
-def latency(
-    frame: pd.DataFrame,
-    mechanism: str,
-    variant: str,
-    source: str,
-    transfer_bytes: int = 16,
-    protocol: str = "chain",
-) -> pd.Series:
-    """One row of the latency table.
 
     Raises:
-        KeyError: it was not measured.
+        NotMeasured: Fewer than two numbers of bytes in flight at which both have rows.
     """
-    wanted = {
-        "mechanism": mechanism,
-        "variant": variant,
-        "source": source,
-        "transfer_bytes": transfer_bytes,
-        "protocol": protocol,
-    }
-    found = frame[np.logical_and.reduce([frame[key].eq(value) for key, value in wanted.items()])]
-    if not len(found):
-        raise KeyError(f"latency has no row of {wanted}")
-    return found.iloc[-1]
-
-
-def issue_slope_cycles(
-    frame: pd.DataFrame,
-    mechanism: str,
-    transfer_bytes: int,
-    longest: int = 8,
-    per_copy: str = "copy",
-    shortest: int = 1,
-) -> float:
-    """Cycles per further transfer of a train: the slope between one of `shortest` and one of `longest`.
-
-    `per_copy` is what each comes with: `copy` (nothing), `expect`, `wait` or `lookup`; see ptx/macros/issue.ptx.
-    """
-    wanted = {"mechanism": mechanism, "transfer_bytes": transfer_bytes, "variant": per_copy}
-    rows = frame[np.logical_and.reduce([frame[name].eq(value) for name, value in wanted.items()])]
-    trains = rows.set_index("train_length")["cycles_median"]
-    return float((trains[longest] - trains[shortest]) / (longest - shortest))
+    rows = where(frame, source=source)
+    rows = rows.assign(mechanism=rows["mechanism"].where(~rows["mechanism"].isin(ahead_later), "later"))
+    table = best_by_bytes_in_flight(rows)
+    sides = [
+        where(table, mechanism=name).set_index("bytes_in_flight_per_sm", drop=False)
+        for name in (ahead_first, "later")
+    ]
+    axis = sorted(set(sides[0].index) & set(sides[1].index))
+    if len(axis) < 2:
+        raise NotMeasured(f"{ahead_first} and {' or '.join(ahead_later)} from {source} at two sizes or more")
+    samples = [
+        [rounds_of(rows, one)["gbps"].to_numpy() for _, one in side.loc[axis].iterrows()] for side in sides
+    ]
+    return crossover(axis, *samples)
 
 
 def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -> pd.DataFrame:
     """Add the SM cycles that one CTA takes for one tile."""
-    tiles_per_us = table["gbps_median"] * 1e3 / table["tile_bytes"] / sm_count / table["ctas_per_sm"]
+    tiles_per_us = table["median"] * 1e3 / table["tile_bytes"] / sm_count / table["ctas_per_sm"]
     return table.assign(**{CYCLES_PER_TILE: clock_mhz / tiles_per_us})
 
 

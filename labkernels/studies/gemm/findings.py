@@ -9,21 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.studies.gemm.bench import LIBRARY
 from labkernels.studies.gemm.family import ARCHES, CLUSTERS, GemmKernel, family
 from labkernels.studies.gemm.heuristic import Choice, scheduled_tiles, waves
 from labkernels.studies.gemm.shapes import SHAPES
-from labkernels.studies.stats import Ratio, bootstrap_ratio
+from labkernels.studies.stats import Measured, Ratio, bootstrap_ratio, measured, where
 
 Mnk = tuple[int, int, int]
 SHAPE = ["m", "n", "k"]
 CANDIDATE = ["dtype", *SHAPE, "kernel", "swizzle", "ctas"]
 PARTS = ("residency", "quantization", "launch and order", "handshake", "multicast", "clock")
 """Where a cluster's gain or loss comes from, in the order in which the parts are taken out."""
-
-
-class NotMeasured(LookupError):
-    """The rows lack what is asked for; the message names it."""
 
 
 def with_kernels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -110,18 +107,38 @@ class Rounds:
             raise NotMeasured(f"no rows of {kernel} with swizzle {swizzle} on {ctas} SMs at {label(mnk)}")
         return self._ordered[column].to_numpy()[self._at[key]]
 
+    def sms(self, cluster_size: int) -> int:
+        """SMs that clusters of a size kept.
+
+        Raises:
+            NotMeasured: There are no clusters of that size.
+        """
+        if cluster_size not in self.resident:
+            raise NotMeasured(f"no rows of clusters of {cluster_size}")
+        return self.resident[cluster_size]
+
 
 def medians(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per candidate: medians of duration, cycles, clock, rate; the interval of cycles from p05 to p95.
+    """One row per candidate: medians of duration, cycles, clock, rate and error.
 
     Args:
         frame: From `with_kernels`.
     """
-    keep = ["tile", "cluster", "transport", "schedule", "group", "held_out", "shape", "gpu", "run_id"]
-    groups = frame.groupby([*CANDIDATE, *keep], dropna=False, sort=False)
-    table = groups[["duration_us", "cycles", "sm_clock_mhz", "tflops", "relative_error"]].median()
-    spread = groups["cycles"].quantile([0.05, 0.95]).unstack()
-    return table.assign(cycles_p05=spread[0.05], cycles_p95=spread[0.95], rounds=groups.size()).reset_index()
+    by = [
+        *CANDIDATE,
+        "tile",
+        "cluster",
+        "transport",
+        "schedule",
+        "group",
+        "held_out",
+        "shape",
+        "gpu",
+        "run_id",
+    ]
+    groups = frame.groupby(by, dropna=False, sort=False)
+    columns = ["duration_us", "cycles", "sm_clock_mhz", "tflops", "relative_error"]
+    return groups[columns].median().reset_index()
 
 
 def own(table: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +157,7 @@ def over_library(rounds: Rounds, dtype: str = "bf16") -> pd.DataFrame:
     Returns:
         One row per shape: `ratio`, `low`, `high` (95 % of paired rounds), the kernel and its rate.
     """
-    table = own(medians(rounds.frame[rounds.frame["dtype"].eq(dtype)]))
+    table = own(medians(where(rounds.frame, dtype=dtype)))
     best = table.loc[table.groupby(SHAPE, sort=False)["duration_us"].idxmin()].reset_index(drop=True)
     ratios = []
     for one in best.itertuples():
@@ -206,15 +223,15 @@ def decompose(
     """
     base = f"bf16_{tile[0]}x{tile[1]}"
     name = f"{base}_{cluster[0]}x{cluster[1]}"
-    sms, size = rounds.resident, cluster[0] * cluster[1]
+    size = cluster[0] * cluster[1]
 
     def of(kernel: str, column: str) -> np.ndarray:
-        return rounds.of(mnk, kernel, column, swizzle, sms[size if kernel != alone else 1])
+        return rounds.of(mnk, kernel, column, swizzle, rounds.sms(size if kernel != alone else 1))
 
     alone, independent = f"{base}_1x1", f"{name}_independent"
     one, many = Choice((1, 1), swizzle), Choice(cluster, swizzle)
-    residency = sms[1] / sms[size]
-    counted = waves(mnk, tile, many, sms) / waves(mnk, tile, one, sms)
+    residency = rounds.sms(1) / rounds.sms(size)
+    counted = waves(mnk, tile, many, rounds.resident) / waves(mnk, tile, one, rounds.resident)
     quantization = counted / residency
     launch = bootstrap_ratio(of(independent, "cycles"), of(alone, "cycles"))
     handshake = bootstrap_ratio(of(f"{name}_handshake", "cycles"), of(independent, "cycles"))
@@ -287,49 +304,44 @@ def predicted_regrets(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-class Best(NamedTuple):
-    """A headline figure with its interval, the run it is from and what was measured."""
+def fastest_bf16(table: pd.DataFrame) -> pd.Series:
+    """The kernel and shape with the highest rate of all bf16 kernels of the study.
 
-    value: float
-    low: float
-    high: float
-    run_id: str
-    what: str
+    Args:
+        table: From `medians`.
+
+    Raises:
+        NotMeasured: It has no bf16 kernel.
+    """
+    table = own(where(table, dtype="bf16"))
+    return table.loc[table["tflops"].idxmax()]
 
 
-def wgmma_bf16_tflops(frame: pd.DataFrame) -> Best:
-    """The highest rate of any bf16 kernel of the study, in 10^12 floating-point operations a second.
+def wgmma_bf16_tflops(frame: pd.DataFrame) -> Measured:
+    """The rate of `fastest_bf16` in 10^12 floating-point operations a second.
 
     Args:
         frame: Rows of table `gemm`, of one run.
     """
-    found = Rounds(with_kernels(frame[frame["dtype"].eq("bf16")]))
-    table = own(medians(found.frame))
-    one = table.loc[table["tflops"].idxmax()]
-    rounds = found.of(tuple(one[SHAPE]), one["kernel"], "tflops", one["swizzle"], one["ctas"])
-    interval = bootstrap_ratio(rounds, np.full_like(rounds, one["tflops"]))
-    return Best(
-        float(one["tflops"]),
-        interval.low * float(one["tflops"]),
-        interval.high * float(one["tflops"]),
-        str(one["run_id"]),
-        f"{one['kernel']} at {one['shape']}",
-    )
+    rounds = Rounds(with_kernels(frame))
+    one = fastest_bf16(medians(rounds.frame))
+    return measured(rounds.of(tuple(one[SHAPE]), one["kernel"], "tflops", one["swizzle"], one["ctas"]))
 
 
-def gemm_best_over_library(frame: pd.DataFrame, least: int = 2048) -> Best:
+def gemm_best_over_library(frame: pd.DataFrame, least: int = 2048) -> Measured:
     """Median over the large bf16 shapes of the library's time over the best kernel's; above 1 the kernel is quicker.
 
     Args:
         frame: Rows of table `gemm`, of one run.
         least: Extent that M, N and K all reach.
+
+    Raises:
+        NotMeasured: It has no such shape.
     """
     ratios = large(over_library(Rounds(with_kernels(frame))), least)
-    return Best(
-        *(float(ratios[column].median()) for column in ("ratio", "low", "high")),
-        str(ratios["run_id"].iloc[0]),
-        f"{len(ratios)} shapes of at least {least} in all dimensions",
-    )
+    if ratios.empty:
+        raise NotMeasured(f"no bf16 shape of at least {least} in all dimensions")
+    return Measured(*(float(ratios[column].median()) for column in ("ratio", "low", "high")))
 
 
 def large(table: pd.DataFrame, least: int = 2048) -> pd.DataFrame:
@@ -377,6 +389,9 @@ def multicast_shares(rounds: Rounds) -> pd.DataFrame:
     Returns:
         One row per shape, tile, cluster and swizzle: factor `ratio` on the cycles with its interval, the factor of the
         whole cluster on time (`total`), whether the parts add up to it, and `least`, the smallest extent.
+
+    Raises:
+        NotMeasured: It was not switched off at all, or a control is missing.
     """
     frame = rounds.frame
     controlled = frame[frame["transport"].eq("independent")]
@@ -399,6 +414,8 @@ def multicast_shares(rounds: Rounds) -> pd.DataFrame:
             {**case, **share, "total": found.total.ratio, "adds_up": found.adds_up, "least": min(mnk)}
             | {"mnk": mnk, "run_id": frame["run_id"].iloc[0]}
         )
+    if not rows:
+        raise NotMeasured("multicast was not switched off at any shape")
     return pd.DataFrame(rows).drop(columns="name").sort_values("least", ascending=False, kind="stable")
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.studies.gemm.findings import Mnk, NotMeasured, Rounds, decompose, medians, multicast_shares
+from labkernels.errors import NotMeasured
+from labkernels.studies.gemm.findings import Mnk, Rounds, decompose, medians, multicast_shares
 from labkernels.studies.stats import Ratio, bootstrap_ratio
 
 COMPUTE_BOUND = 2048  # least extent
@@ -32,7 +33,7 @@ def _ratio(rounds: Rounds, mnk: Mnk, first: tuple[str, int], second: tuple[str, 
 
     def of(kernel: str, swizzle: int) -> np.ndarray:
         rows, columns = kernel.split("_")[2].split("x")
-        return rounds.of(mnk, kernel, column, swizzle, rounds.resident[int(rows) * int(columns)])
+        return rounds.of(mnk, kernel, column, swizzle, rounds.sms(int(rows) * int(columns)))
 
     return bootstrap_ratio(of(*first), of(*second))
 
@@ -64,11 +65,9 @@ def _order(rounds: Rounds) -> tuple[bool, str]:
 
 
 def _four(rounds: Rounds) -> tuple[bool, str]:
-    sms = rounds.resident
+    four, one = rounds.sms(4), rounds.sms(1)
     ratio = _ratio(rounds, (8192, 8192, 8192), ("bf16_128x256_4x1", 8), ("bf16_128x256_1x1", 8), "cycles")
-    return sms[4] < sms[
-        1
-    ] and ratio.low > 1, f"{sms[4]} of {sms[1]} SMs; 8192³ takes {_times(ratio)} the cycles"
+    return four < one and ratio.low > 1, f"{four} of {one} SMs; 8192³ takes {_times(ratio)} the cycles"
 
 
 def _padding(rounds: Rounds) -> tuple[bool, str]:
@@ -120,7 +119,7 @@ def verdicts(rounds: Rounds) -> list[Verdict]:
     for rule, judge in RULES:
         try:
             holds, effect = judge(rounds)
-        except (NotMeasured, KeyError) as missing:
+        except NotMeasured as missing:
             found.append(Verdict(rule, "not measured", str(missing)))
         else:
             found.append(Verdict(rule, "holds" if holds else "does not hold", effect))

@@ -181,7 +181,7 @@ def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelM
         base = alt.Chart(rows).encode(x=x, y=y, color=color)
         points = base.mark_point(filled=True, size=50).encode(tooltip=tooltip)
         mine = None if own is None else own[own["share"].eq(share)]
-        bars = base.mark_rule().encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+        bars = base.mark_rule().encode(y=alt.Y("p05:Q", title=title, scale=scale), y2="p95:Q")
         layers = base.mark_line() + bars + over(points, mine) + ceiling(128, "port of an SM")
         return layers.properties(width=280, height=260, title=heading)
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
-from labkernels.store import Store, select
-from labkernels.studies.stats import Ratio, bootstrap_ratio
+from labkernels.studies.stats import Measured, Ratio, having, measured, paired, spread, where
 
 RATE = "bytes_per_clock_per_sm"
 RING = [
@@ -42,19 +41,15 @@ LEADER = {"mechanism": "tma_multicast", "share": "leader"}
 EVERYONE = {"mechanism": "tma_tile", "share": "everyone"}
 
 
-class NotMeasured(LookupError):
-    """There are no rows of what a finding compares; the message says of what."""
-
-
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Median, 5th and 95th percentile of each ring's rate over its rounds, its way, and its cycles per tile."""
-    table = _spread(frame, RING, RATE)
+    table = spread(frame, RING, RATE)
     return table.assign(way=ways(table), cycles_per_tile=table["tile_bytes"] / table["median"])
 
 
 def exchange_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Median, 5th and 95th percentile of bytes per clock that one sender sends, for each exchange."""
-    return _spread(frame, EXCHANGE, "sent_bytes_per_clock")
+    return spread(frame, EXCHANGE, "sent_bytes_per_clock")
 
 
 def ways(frame: pd.DataFrame) -> list[str]:
@@ -62,47 +57,22 @@ def ways(frame: pd.DataFrame) -> list[str]:
     return [WAYS[key] for key in zip(frame["mechanism"], frame["share"], strict=True)]
 
 
-def _spread(frame: pd.DataFrame, keys: list[str], column: str) -> pd.DataFrame:
-    if frame.empty:
-        return frame.reindex(columns=[*keys, "p05", "median", "p95", "rounds"])
-    groups = frame.groupby(keys, dropna=False, sort=True)
-    table = groups[column].quantile([0.05, 0.5, 0.95]).unstack()
-    table.columns = ["p05", "median", "p95"]
-    return table.assign(rounds=groups.size()).reset_index()
-
-
-def having(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """Rows whose columns have the given values; a preset, or a reader's own run, may have none."""
-    return frame[np.logical_and.reduce([frame[column].eq(value) for column, value in wanted.items()])]
-
-
-def where(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """Rows whose columns have the given values.
-
-    Raises:
-        NotMeasured: there are none.
-    """
-    found = having(frame, **wanted)
-    if found.empty:
-        raise NotMeasured(f"no rows of {', '.join(f'{column} {value}' for column, value in wanted.items())}")
-    return found
-
-
-def rounds(frame: pd.DataFrame, column: str = RATE, **wanted: Any) -> np.ndarray:
-    """One ring's rate, or another column, in each round; what `wanted` leaves open is as in `PLAIN`.
+def ring(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rounds of one ring; what `wanted` leaves open is as in `PLAIN`.
 
     Raises:
         NotMeasured: there are no such rows.
+        ValueError: they are of more than one ring.
     """
     found = where(frame, **{**PLAIN, **wanted})
     if found.duplicated(["run_id", "round"]).any():
         raise ValueError(f"{wanted} is more than one ring: name its tile, stages, source and fan-out too")
-    return found.sort_values(["run_id", "round"])[column].to_numpy()
+    return found
 
 
 def compare(frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], **both: Any) -> Ratio:
     """Rate of one ring over that of another, paired by round."""
-    return bootstrap_ratio(rounds(frame, **both, **first), rounds(frame, **both, **second))
+    return paired(ring(frame, **both, **first), ring(frame, **both, **second), RATE)
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:
@@ -112,81 +82,60 @@ def span(values: Iterable[float], digits: int = 0) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
-class Measured(NamedTuple):
-    """A value with its interval and the run it is from."""
-
-    value: float
-    low: float
-    high: float
-    run_id: str
-
-
-def _newest(store: Store, table: str, experiment: str, gpu: str) -> pd.DataFrame:
-    frame = select.latest_rows(store, table, experiment, gpu)
-    if frame.empty:
-        raise NotMeasured(f"no rows of {experiment} on {gpu}")
-    return frame
-
-
-def _median(samples: np.ndarray, run_id: str) -> Measured:
-    median = float(np.median(samples))
-    interval = bootstrap_ratio(samples, np.full_like(samples, median, dtype=float))
-    return Measured(median, interval.low * median, interval.high * median, run_id)
-
-
-def multicast_fill_bytes_per_clock_per_sm(store: Store, gpu: str) -> Measured:
+def multicast_fill_bytes_per_clock_per_sm(frame: pd.DataFrame) -> Measured:
     """Best rate of multicast at fan-out 4, 32 KiB tiles, from L2, bytes per clock and SM.
 
+    Args:
+        frame: rows of one run of experiment multicast.
+
     Raises:
-        NotMeasured: this GPU has no such rows.
+        NotMeasured: it has no such rows.
     """
-    frame = _newest(store, "cluster_ring", "multicast", gpu)
-    shape = {"mechanism": "tma_multicast", "fan_out": 4, "source": "l2", "tile_bytes": 32 * KIB, **PLAIN}
-    table = rates(where(frame, **shape))
+    shape = {"mechanism": "tma_multicast", "fan_out": 4, "source": "l2", "tile_bytes": 32 * KIB}
+    table = rates(where(frame, **shape, **PLAIN))
     best = table.loc[table["median"].idxmax()]
-    return _median(rounds(frame, **{key: best[key] for key in RING[2:]}), best["run_id"])
+    return measured(where(frame, **best[RING])[RATE])
 
 
-def multicast_l2_read_ratio(store: Store, gpu: str) -> Measured:
+def multicast_l2_read_ratio(counters: pd.DataFrame) -> Measured:
     """Bytes read from L2 over bytes delivered by multicast at fan-out 4, by counters; the interval spans the launches.
 
+    Args:
+        counters: rows of one run of experiment cluster_counters.
+
     Raises:
-        NotMeasured: this GPU has no such rows.
+        NotMeasured: it has no such rows.
     """
-    frame = _newest(store, "cluster_counters", "cluster_counters", gpu)
-    rows = where(frame, mechanism="tma_multicast", fan_out=4, source="l2")
+    rows = where(counters, mechanism="tma_multicast", fan_out=4, source="l2")
     ratio = rows["l2_read_bytes"] / rows["bytes_delivered"]
-    return Measured(float(ratio.median()), float(ratio.min()), float(ratio.max()), rows["run_id"].iloc[0])
+    return Measured(float(ratio.median()), float(ratio.min()), float(ratio.max()))
 
 
-def dsm_bulk_bytes_per_clock_per_sm(store: Store, gpu: str) -> Measured:
+def dsm_bulk_bytes_per_clock_per_sm(dsm: pd.DataFrame) -> Measured:
     """Rate of bulk pushes one way, one pair of CTAs on the GPU, 16 KiB commands, bytes per clock and sender.
 
+    Args:
+        dsm: rows of one run of experiment dsm.
+
     Raises:
-        NotMeasured: this GPU has no such rows.
+        NotMeasured: it has no such rows.
     """
-    frame = _newest(store, "dsm_bandwidth", "dsm", gpu)
-    one = {
-        "mechanism": "dsm_bulk",
-        "pattern": "pair_one_way",
-        "cluster": 2,
-        "clusters": 1,
-        "command_bytes": 16 * KIB,
-    }
-    rows = where(frame, **one)
-    return _median(rows["sent_bytes_per_clock"].to_numpy(), rows["run_id"].iloc[0])
+    pair = {"pattern": "pair_one_way", "cluster": 2, "clusters": 1}
+    rows = where(dsm, mechanism="dsm_bulk", command_bytes=16 * KIB, **pair)
+    return measured(rows["sent_bytes_per_clock"])
 
 
-def dsm_load_latency_cycles(store: Store, gpu: str) -> Measured:
+def dsm_load_latency_cycles(latency: pd.DataFrame) -> Measured:
     """Cycles of one dependent load in the largest cluster: median over all pairs of CTAs, quickest and slowest pair.
 
+    Args:
+        latency: rows of one run of experiment cluster_latency.
+
     Raises:
-        NotMeasured: this GPU has no such rows.
+        NotMeasured: it has no such rows.
     """
-    frame = _newest(store, "cluster_latency", "cluster_latency", gpu)
-    rows = where(frame, protocol="load", cluster=frame["cluster"].max())
-    cycles = rows["cycles_median"]
-    return Measured(float(cycles.median()), float(cycles.min()), float(cycles.max()), rows["run_id"].iloc[0])
+    cycles = where(latency, protocol="load", cluster=latency["cluster"].max())["cycles_median"]
+    return Measured(float(cycles.median()), float(cycles.min()), float(cycles.max()))
 
 
 def loop_cycles(table: pd.DataFrame) -> pd.Series:
@@ -262,7 +211,7 @@ def _over_unicast(
     found = []
     for fan_out in fan_outs:
         both = {"source": source, "fan_out": fan_out, **shape}
-        best = max((SLICES, LEADER), key=lambda way: float(np.median(rounds(frame, **both, **way))))
+        best = max((SLICES, LEADER), key=lambda way: ring(frame, **both, **way)[RATE].median())
         found.append((fan_out, compare(frame, best, EVERYONE, **both)))
     return found
 
@@ -359,8 +308,7 @@ def _second_wave(frames: Frames) -> tuple[bool, str]:
         rows = where(frame, cluster=cluster, ctas_per_sm=1)
         rows = where(rows, shared_bytes=rows["shared_bytes"].max())
         fits = rows["launched_clusters"].le(rows["resident_clusters"])
-        more, fit = (rows[mask].sort_values("round")["duration_us"] for mask in (~fits, fits))
-        parts.append((cluster, bootstrap_ratio(more, fit)))
+        parts.append((cluster, paired(rows[~fits], rows[fits], "duration_us")))
     text = "; ".join(f"cluster {cluster}: {_times(ratio)} the time" for cluster, ratio in parts)
     return min(ratio.low for _, ratio in parts) > 1.7, text
 
@@ -467,10 +415,9 @@ def _two_ways(frames: Frames) -> tuple[bool, str]:
         alone = {"mechanism": name, "cluster": 2, "clusters": 1}
         alone |= {"command_bytes": 16 * KIB} if name == "dsm_bulk" else {}
         both, one = (
-            where(frames["dsm"], pattern=pattern, **alone).sort_values("round")["sent_bytes_per_clock"]
-            for pattern in ("pair_two_way", "pair_one_way")
+            where(frames["dsm"], pattern=pattern, **alone) for pattern in ("pair_two_way", "pair_one_way")
         )
-        parts.append((name, bootstrap_ratio(both, one)))
+        parts.append((name, paired(both, one, "sent_bytes_per_clock")))
     (_, push), (_, load) = parts
     text = "; ".join(f"{name}: {_times(ratio)} of its one-way rate each way" for name, ratio in parts)
     return push.low > 0.9 and load.high < 0.9, text
@@ -539,9 +486,6 @@ def verdicts(rules: Iterable[tuple[str, Judge]], frames: Frames) -> pd.DataFrame
 
 
 def by_clusters(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `crowding`: bytes per clock and SM by clusters at once, `median`, `low` and `high` over rounds."""
-    keys = ["gpu", "run_id", "share", "mechanism", "fan_out", "ctas"]
-    groups = frame.groupby(keys)["bytes_per_clock_per_sm"]
-    found = {"low": groups.quantile(0.05), "median": groups.median(), "high": groups.quantile(0.95)}
-    table = pd.DataFrame(found).reset_index()
+    """Rows of `crowding`: bytes per clock and SM by clusters at once, `median`, `p05` and `p95` over rounds."""
+    table = spread(frame, ["gpu", "run_id", "share", "mechanism", "fan_out", "ctas"], RATE)
     return table.assign(clusters=table["ctas"] // table["fan_out"])

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from labkernels.studies.stats import Ratio, bootstrap_ratio
+from labkernels.errors import NotMeasured
+from labkernels.studies.stats import Ratio, having, paired, spread, where
 
 SETTING = ["row_bytes", "kv_heads", "layout", "page_order", "splits"]
 PLAIN = dict(zip(SETTING, (256, 8, "nhd", "shuffled", 1), strict=True))  # the main sweep of decode
@@ -26,19 +27,6 @@ STATEMENTS = {
 }
 
 
-def where(frame: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """Rows that have the given values."""
-    return frame[np.logical_and.reduce([frame[key].eq(value) for key, value in values.items()])]
-
-
-def summarize(frame: pd.DataFrame, column: str, by: list[str] = CASE) -> pd.DataFrame:
-    """Median, 5th and 95th percentile of a column over the rounds of each case."""
-    groups = frame.groupby(by, dropna=False, sort=True)[column]
-    table = groups.quantile([0.05, 0.5, 0.95]).unstack()
-    table.columns = [f"{column}_p05", f"{column}_median", f"{column}_p95"]
-    return table.assign(rounds=groups.size()).reset_index()
-
-
 def best_variant(frame: pd.DataFrame, page_rows: int) -> pd.DataFrame:
     """Rounds of the fastest way to gather pages of one size.
 
@@ -47,13 +35,9 @@ def best_variant(frame: pd.DataFrame, page_rows: int) -> pd.DataFrame:
         page_rows: rows of a page.
 
     Raises:
-        LookupError: pages of that size were not measured.
+        NotMeasured: pages of that size have no rows.
     """
     paged = where(frame, page_rows=page_rows)
-    if paged.empty:
-        raise LookupError(
-            f"no rows for pages of {page_rows} rows; there are {sorted(set(frame['page_rows']))}"
-        )
     medians = paged.groupby(WAY)["duration_us"].median()
     return where(paged, **dict(zip(WAY, medians.idxmin(), strict=True)))
 
@@ -67,14 +51,7 @@ def paged_best_over_contiguous(frame: pd.DataFrame, page_rows: int = 64) -> Rati
     """
     main = where(frame, phase="decode", **PLAIN)
     contiguous = where(main, variant="contiguous")
-    return _paired(best_variant(main, page_rows), contiguous, "gbps")
-
-
-def _paired(a: pd.DataFrame, b: pd.DataFrame, column: str) -> Ratio:
-    both = (
-        a.set_index("round")[column].to_frame("a").join(b.set_index("round")[column].rename("b"), how="inner")
-    )
-    return bootstrap_ratio(both["a"], both["b"])
+    return paired(best_variant(main, page_rows), contiguous, "gbps")
 
 
 def unhidden(frame: pd.DataFrame, phase: str = "prefill") -> pd.DataFrame:
@@ -85,17 +62,18 @@ def unhidden(frame: pd.DataFrame, phase: str = "prefill") -> pd.DataFrame:
         phase: `prefill` or `decode_mma`.
 
     Returns:
-        A row per way: median, 5th and 95th percentile over rounds of `unhidden_us`, and of `relative_time`: duration
-        over that of the same kernel without copies.
+        A row per way: the spread over rounds of its duration over that of the same kernel without copies, and
+        `unhidden_us`, the median of their difference.
     """
     rows = where(frame, phase=phase)
     bare = where(rows, variant="no_copy").set_index("round")["duration_us"]
     rows = rows[rows["variant"].ne("no_copy")]
     without = rows["round"].map(bare)
     rows = rows.assign(
-        unhidden_us=rows["duration_us"] - without, relative_time=rows["duration_us"] / bare.median()
+        unhidden_us=rows["duration_us"] - without, relative=rows["duration_us"] / bare.median()
     )
-    return summarize(rows, "unhidden_us").merge(summarize(rows, "relative_time"), on=[*CASE, "rounds"])
+    cost = rows.groupby(CASE, dropna=False)["unhidden_us"].median().reset_index()
+    return spread(rows, CASE, "relative").merge(cost, on=CASE)
 
 
 def most_issuers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -107,7 +85,7 @@ def most_issuers(frame: pd.DataFrame) -> pd.DataFrame:
 def isolated_ratio(frame: pd.DataFrame, phase: str, page_rows: int) -> Ratio:
     """Time of cp.async over time of TMA boxes beside tensor cores (`decode_mma`, `prefill`): above 1, TMA is faster."""
     main = most_issuers(where(frame, phase=phase, page_rows=page_rows))
-    return _paired(where(main, variant="rows"), where(main, variant="box"), "duration_us")
+    return paired(where(main, variant="rows"), where(main, variant="box"), "duration_us")
 
 
 def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -120,6 +98,9 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
         A row per cell: what the rule takes, median microseconds of either, `ratio` (cp.async over TMA) with its
         interval, `best` (empty where they do not differ) and `regret` (time of the rule's choice over the best; 1
         where they do not differ).
+
+    Raises:
+        NotMeasured: there is no such cell.
     """
     cells = []
     for key, cell in frame[frame["page_rows"].gt(0)].groupby([*PROBLEM, "page_rows"]):
@@ -127,7 +108,7 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
         if len(ways) < 2 or "rule" not in set(cell["route"]):
             continue
         gather, boxes = ways["cp_async"], ways["tma_tile"]
-        ratio = _paired(gather, boxes, "kernel_us")
+        ratio = paired(gather, boxes, "kernel_us")
         best = "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"
         rule = where(cell, route="rule")["mechanism"].iloc[0]
         regret = 1.0 if best in ("", rule) else max(ratio.ratio, 1 / ratio.ratio)
@@ -137,6 +118,8 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
             | {"rule": rule, "best": best, "regret": regret, **times}
             | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
         )
+    if not cells:
+        raise NotMeasured("no problem that ran by cp.async and by TMA over the same pages")
     return pd.DataFrame(cells)
 
 
@@ -183,11 +166,11 @@ def page_table_cost(frame: pd.DataFrame) -> pd.DataFrame:
     case = [*PROBLEM, "dtype", "head_dim", "tile_n"]
     cells = []
     for key, problem in frame[frame["mechanism"].eq("tma_tile")].groupby(case):
-        contiguous = where(problem, page_rows=0)
+        contiguous = having(problem, page_rows=0)
         for page_rows, paged in problem[problem["page_rows"].gt(0)].groupby("page_rows"):
             if contiguous.empty:
                 continue
-            ratio = _paired(paged, contiguous, "kernel_us")
+            ratio = paired(paged, contiguous, "kernel_us")
             named = dict(zip(case, key, strict=True))
             cells.append(
                 named
@@ -242,7 +225,7 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
     plain = where(paged, phase="decode", **PLAIN)
     pages = sorted(set(plain["page_rows"]) - {0})
     row_16 = where(plain, page_rows=16, variant="row")
-    shared = where(paged, phase="decode", row_bytes=576, page_rows=64)
+    shared = having(paged, phase="decode", row_bytes=576, page_rows=64)
     cells = where(fa3_cells(fa3), phase="decode")
     least = cells.loc[cells["ratio_low"].idxmin()] if len(cells) else None
 
@@ -259,7 +242,7 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
         (
             "paged_issue",
             "four issuing warps over one, throughput",
-            _paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
+            paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
             1.0,
         ),
         (
@@ -277,7 +260,7 @@ def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
         (
             "paged_odd_rows",
             "TMA bulk over TMA boxes, throughput, rows of 576 bytes",
-            _paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
+            paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
             if len(shared)
             else None,
             1.0,

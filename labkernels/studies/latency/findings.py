@@ -1,0 +1,50 @@
+"""What stored rows say of single transfers and of trains of them: latency, cycles of one more copy."""
+
+import pandas as pd
+
+from labkernels.studies.stats import where
+
+
+def latency(
+    frame: pd.DataFrame,
+    mechanism: str,
+    variant: str,
+    source: str,
+    transfer_bytes: int = 16,
+    protocol: str = "chain",
+) -> pd.Series:
+    """One row of table `latency`.
+
+    Raises:
+        NotMeasured: there is none.
+    """
+    return where(
+        frame,
+        mechanism=mechanism,
+        variant=variant,
+        source=source,
+        transfer_bytes=transfer_bytes,
+        protocol=protocol,
+    ).iloc[-1]
+
+
+def issue_slope_cycles(
+    frame: pd.DataFrame,
+    mechanism: str,
+    transfer_bytes: int,
+    longest: int = 8,
+    per_copy: str = "copy",
+    shortest: int = 1,
+) -> float:
+    """Cycles per further transfer of a train: the slope between one of `shortest` and one of `longest`.
+
+    `per_copy` is what each comes with: `copy` (nothing), `expect`, `wait` or `lookup`; see ptx/macros/issue.ptx.
+
+    Raises:
+        NotMeasured: there is no such train.
+    """
+    rows = where(frame, mechanism=mechanism, transfer_bytes=transfer_bytes, variant=per_copy)
+    short, long = (
+        where(rows, train_length=length)["cycles_median"].iloc[-1] for length in (shortest, longest)
+    )
+    return float((long - short) / (longest - shortest))
