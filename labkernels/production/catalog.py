@@ -1,11 +1,17 @@
 """What production kernels chose, operand by operand, and the features that seem to decide it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
 
 import pandas as pd
 
+from labkernels.errors import LabError
 from labkernels.paths import DATA
 from labkernels.production import flash_names
+from labkernels.production.census import census
+from labkernels.production.dispatch import fa3
 from labkernels.store.schema import load_package
 
 CATALOG = DATA / "catalog"
@@ -158,3 +164,106 @@ def counter_examples(operands: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def by_feature(operands: pd.DataFrame) -> pd.DataFrame:
+    """Loads into shared memory, counted by each value of each feature and by mechanism.
+
+    Args:
+        operands: rows of table `operands` with a mechanism.
+
+    Returns:
+        Columns `feature`, `value`, `mechanism`, `operands` (how many) and `which`.
+    """
+    loads = operands[operands["direction"].eq("load") & operands["consumer"].eq("shared")]
+    indexed = "one index per " + loads["index_granularity"]
+    readers = {"none": "one CTA", "within_cta": "one CTA, several times", "across_ctas": "several CTAs"}
+    features = {
+        "access": loads["access"].where(loads["index_granularity"].isna(), indexed),
+        "shortest row": loads["row_bytes_min"].map("{} B".format, na_action="ignore"),
+        "alignment": loads["alignment_bytes"].map("{} B".format, na_action="ignore"),
+        "read by": loads["reuse"].map(readers),
+        "phase": loads["phase"],
+        "rows to clip": loads["needs_clipping"].map({True: "yes", False: "no"}),
+        "packed heads": loads["packs_heads"].map({True: "yes", False: "no"}),
+    }
+    which = loads["system"] + ": " + loads["operand"]
+    rows = pd.concat(
+        loads[["mechanism"]].assign(
+            feature=name, value=values.astype(object).fillna("not known"), operand=which
+        )
+        for name, values in features.items()
+    )
+    counts = rows.groupby(["feature", "value", "mechanism"], sort=False)["operand"]
+    named = counts.agg(operands="size", which=lambda operand: ", ".join(dict.fromkeys(operand)))
+    return named.reset_index()
+
+
+_REPOSITORIES = {
+    "FlashAttention-3": "https://github.com/Dao-AILab/flash-attention",
+    "FlashAttention-4": "https://github.com/Dao-AILab/flash-attention",
+    "CUTLASS": "https://github.com/NVIDIA/cutlass",
+}
+
+
+def listing(operands: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Every choice for a reader, and the address of the lines of source it was read from.
+
+    Args:
+        operands: Table `operands`.
+    """
+    indexed = "indexed by " + operands["index_granularity"]
+    read = operands["reason_inferred"].fillna(False)
+    rows = operands.assign(
+        mechanism=operands["mechanism"].fillna("none"),
+        reason=operands["reason"].where(~read, "[" + operands["reason"] + "]"),
+        access=operands["access"].where(operands["index_granularity"].isna(), indexed),
+        source=operands["path"] + " " + operands["lines"],
+    )
+    first = operands["path"].str.split("; ").str[0]
+    line = ("#L" + operands["lines"].str.extract(r"^(\d+)")[0]).fillna("")
+    address = operands["system"].map(_REPOSITORIES) + "/blob/" + operands["commit"] + "/" + first + line
+    columns = [
+        "operand", "mechanism", "condition", "reason", "system", "kernel", "direction", "access", "phase", "variant",
+        "source",
+    ]  # fmt: skip
+    return rows[columns], list(address)
+
+
+def page_sizes(queries: Mapping[str, int], pages: Sequence[int]) -> pd.DataFrame:
+    """How FlashAttention-3 loads paged keys at head dim 128, 32 query and 8 KV heads.
+
+    Args:
+        queries: number of queries of a sequence, by what to call it.
+        pages: rows of a page.
+
+    Returns:
+        Columns `kernel` (dtype, mask and tile), `tile` (keys), `page`, `queries`, `mechanism` and `why`.
+    """
+    rows = []
+    for dtype, causal in product(("bf16", "fp8"), (False, True)):
+        call = {"dtype": dtype, "head_dim": 128, "causal": causal, "heads": 32, "kv_heads": 8, "varlen": True}
+        tile = fa3(**call, seqlen_q=max(queries.values()), page_size=None).tile_n
+        kernel = f"{dtype}, {'causal' if causal else 'no mask'} (tile of {tile} keys)"
+        for page, (name, seqlen_q) in product(pages, queries.items()):
+            choice = fa3(**call, seqlen_q=seqlen_q, page_size=page)
+            shown = {"mechanism": choice.k, "why": choice.reasons["k"]}
+            rows.append({"kernel": kernel, "tile": tile, "page": page, "queries": name} | shown)
+    return pd.DataFrame(rows)
+
+
+def compiled(path: str) -> pd.DataFrame:
+    """The kernels of a compiled file of the reader's own, with the instructions of each mechanism.
+
+    Raises:
+        LabError: no file is named, or it cannot be read; the message says why.
+    """
+    if not path:
+        raise LabError(
+            "compiled is empty: with measure=True give the path of a compiled file, -p compiled FILE"
+        )
+    kernels, errors = census([Path(path)])
+    if errors:
+        raise LabError(f"{path}: {'; '.join(errors[path])}")
+    named = ("kernel", "arch", "registers", "reading")
+    return pd.DataFrame({name: getattr(k, name) for name in named} | dict(k.mechanisms) for k in kernels)
