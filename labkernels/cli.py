@@ -64,7 +64,7 @@ def _ptx(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from labkernels.store import Store
-    from labkernels.studies.experiments import MODULES
+    from labkernels.studies.experiments import studies
     from labkernels.studies.run import run
 
     overrides = {}
@@ -74,7 +74,7 @@ def _measure(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--set {text}: give NAME=VALUE, with VALUE in JSON")
         overrides[name] = json.loads(value)
     store = Store(arguments.data) if arguments.data else Store()
-    names = MODULES if arguments.experiment == "all" else [arguments.experiment]
+    names = studies() if arguments.experiment == "all" else [arguments.experiment]
     ids = {name: run(name, arguments.preset, store, overrides) for name in names}
     print(json.dumps({"runs": ids, "data": str(store.root)}) if arguments.json else "\n".join(ids.values()))
     return 0
@@ -124,7 +124,8 @@ def _headline(arguments: argparse.Namespace) -> int:
 
 
 def _rules(arguments: argparse.Namespace) -> int:
-    from labkernels.store import Store, select
+    from labkernels.store import Store
+    from labkernels.studies import select
     from labkernels.studies.rules import judge
 
     store = Store(arguments.data) if arguments.data else Store()
@@ -157,7 +158,8 @@ def _advise(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     from labkernels.model.fit import save
-    from labkernels.store import Store, select
+    from labkernels.store import Store
+    from labkernels.studies import select
 
     store = Store(arguments.data) if arguments.data else Store()
     names = [arguments.gpu] if arguments.gpu else select.gpus(store)
@@ -182,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     from labkernels.kernels.registry import ARCHITECTURES, MECHANISMS
     from labkernels.model.advisor import options as advisor_options
-    from labkernels.studies.experiments import MODULES
+    from labkernels.studies.experiments import studies
 
     top = argparse.ArgumentParser(prog="python -m labkernels", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -209,7 +211,7 @@ def parser() -> argparse.ArgumentParser:
     one = command(
         "measure", _measure, "Run an experiment on this machine's GPU and store its rows", data=True
     )
-    one.add_argument("experiment", choices=[*MODULES, "all"])
+    one.add_argument("experiment", choices=[*studies(), "all"])
     one.add_argument("--preset", default="quick", help="quick (default) or full")
     one.add_argument("--set", action="append", default=[], metavar="NAME=JSON", help="replace one parameter")
     command(

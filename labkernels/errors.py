@@ -11,6 +11,10 @@ class NotMeasured(LabError):
     """There are no rows for what was asked. Never a KeyError: a typo must not look like a missing measurement."""
 
 
+class NotInstalled(LabError):
+    """A package or tool that a measurement needs is not here; the message says how to get it."""
+
+
 class NoGpu(LabError):
     """There is no usable GPU; the message says what is missing and what works without one."""
 

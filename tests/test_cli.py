@@ -76,12 +76,12 @@ def test_mistakes_are_one_line(arguments, message, capsys):
 
 
 def test_help_lists_every_experiment():
-    from labkernels.studies.experiments import MODULES
+    from labkernels.studies.experiments import studies
 
     text = parser().format_help() + "".join(
         action.format_help() for action in parser()._subparsers._group_actions[0].choices.values()
     )
-    assert all(name in text for name in MODULES)
+    assert all(name in text for name in studies())
 
 
 def test_a_reader_that_stops_early_is_no_error():

@@ -10,14 +10,14 @@ from labkernels.operand import Operand, Ring, Swizzle, linear_operand
 from labkernels.protocols.chase import transfer_operand
 from labkernels.protocols.stream import Configuration, walk_of
 from labkernels.studies.crossover import l2_footprint, row_shape, stream_counters, throughput
-from labkernels.studies.experiments import MODULES, experiment
+from labkernels.studies.experiments import experiment, studies
 from labkernels.studies.latency import issue
 from labkernels.studies.run import parameters_of, run
 
 SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", studies())
 def test_every_experiment_has_the_two_presets(name):
     assert {"quick", "full"} <= set(experiment(name).presets)
     assert experiment(name).question.endswith("?")
@@ -92,7 +92,7 @@ def test_overrides_keep_the_rest_of_a_preset():
 @pytest.mark.parametrize(
     ("name", "preset", "overrides", "kind", "message"),
     [
-        ("thruput", "quick", {}, ValueError, "no experiment 'thruput'; choose one of latency"),
+        ("thruput", "quick", {}, ValueError, "no experiment 'thruput'; choose one of broadcast"),
         ("latency", "fast", {}, ValueError, "no preset 'fast'; choose one of quick, full"),
         ("latency", "quick", {"round": 3}, ValueError, "no parameter 'round'; it has .*rounds"),
         ("latency", "quick", {"rounds": "3"}, TypeError, "rounds is '3', a str; give a int like 9"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkernels.device import NoGpu
+from labkernels.errors import NotInstalled
 from labkernels.production.flash_names import demangle, parse
 from labkernels.store import Store
 from labkernels.store.text import render
@@ -100,5 +100,5 @@ def test_without_the_wheel_or_pytorch_the_refusal_says_what_to_install(module, m
     if module == "fa3_fwd":
         monkeypatch.setitem(sys.modules, "torch", object())
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(NoGpu, match=r"fa3-fwd==0\.0\.3"):
+    with pytest.raises(NotInstalled, match=r"fa3-fwd==0\.0\.3"):
         fa3_fwd.Flash()

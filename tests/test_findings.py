@@ -145,6 +145,6 @@ def test_every_stored_gpu_gets_a_verdict_with_its_run_and_every_headline_figure(
 def test_a_rule_can_fail(monkeypatch):
     speeds = {"cp_async": {64 * KIB: 100, 128 * KIB: 100}, "tma_tile": {64 * KIB: 80, 128 * KIB: 100}}
     frame = rows(speeds, tile=16 * KIB)
-    monkeypatch.setattr("labkernels.store.select.latest_rows", lambda *arguments: frame)
+    monkeypatch.setattr("labkernels.studies.select.latest_rows", lambda *arguments: frame)
     (verdict,) = judge(Store(), "Some GPU", ids=["no_difference_beyond_64_kib"])
     assert verdict.outcome == "does not hold"

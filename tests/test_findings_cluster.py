@@ -10,26 +10,20 @@ from labkernels import charts
 from labkernels.charts import tables
 from labkernels.errors import NotMeasured
 from labkernels.paths import BOOK
-from labkernels.store import Store, new_run_id, select
+from labkernels.store import Store, new_run_id
+from labkernels.studies import select
+from labkernels.studies.experiments import experiment
 from labkernels.studies.multicast import charts as multicast_charts
 from labkernels.studies.multicast import findings as found
 
-TABLES = {
-    "multicast": "cluster_ring",
-    "handshake": "cluster_ring",
-    "crowding": "cluster_ring",
-    "broadcast": "cluster_ring",
-    "cluster_counters": "cluster_counters",
-    "residency": "cluster_residency",
-    "dsm": "dsm_bandwidth",
-}
+NAMES = ("multicast", "handshake", "crowding", "broadcast", "cluster_counters", "residency", "dsm")
 RULES = (*found.MULTICAST_RULES, *found.BROADCAST_RULES)
 
 
 @pytest.fixture(scope="module")
 def frames():
     store = Store()
-    return {name: select.latest_rows(store, table, name, "NVIDIA H200") for name, table in TABLES.items()}
+    return {name: select.latest_rows(store, name, "NVIDIA H200") for name in NAMES}
 
 
 def test_rows_without_what_a_figure_asks_for_are_not_measured(frames):
@@ -189,7 +183,7 @@ def shown_by(chapter, namespace, monkeypatch):
 @pytest.mark.parametrize("chapter", ["multicast", "broadcast"])
 def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monkeypatch):
     stored = Store()
-    needed = {*TABLES.values(), "cluster_latency", "issue_cost", "runs"}
+    needed = {*(experiment(name).table() for name in (*NAMES, "cluster_latency", "issue")), "runs"}
     for path in (stored.root / f"{name}.csv" for name in needed):
         shutil.copy(path, tmp_path)
     asked = []
@@ -197,7 +191,7 @@ def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monk
     def fake_run(name, preset, store):
         """A quick run of a GPU like the stored one, a tenth slower."""
         asked.append((name, preset))
-        table = {**TABLES, "cluster_latency": "cluster_latency"}[name]
+        table = experiment(name).table()
         run_id = select.latest_run(stored, name)
         rows = stored.read(table, run_ids=[run_id]).query(QUICK[name])
         rows = rows.drop(columns="run_id").astype(object).where(lambda frame: frame.notna(), None)

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from labkernels.errors import NotMeasured
-from labkernels.store import Store, select
+from labkernels.store import Store
+from labkernels.studies import select
 from labkernels.studies.paged import findings as found
 
 ROUNDS = 9
@@ -130,7 +131,7 @@ def test_signs_agree_where_isolated_and_real_kernels_say_the_same(paged, fa3):
 
 
 def stored(experiment):
-    rows = select.latest_rows(Store(), experiment, experiment)
+    rows = select.latest_rows(Store(), experiment)
     if rows.empty:
         pytest.skip(f"no rows of {experiment} yet")
     return rows
@@ -153,7 +154,7 @@ def test_stored_rows_show_the_mechanism_that_the_rules_say():
 
 
 def test_stored_page_table_costs_compare_one_kernel_with_itself():
-    rows = select.latest_rows(Store(), "fa3", "fa3_fwd")
+    rows = select.latest_rows(Store(), "fa3_fwd")
     if rows.empty:
         pytest.skip("no rows of fa3_fwd yet")
     assert set(rows["mechanism"]) == {"tma_tile"}

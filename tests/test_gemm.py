@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels.errors import NotMeasured
+from labkernels.errors import NotInstalled, NotMeasured
 from labkernels.paths import ROOT
-from labkernels.store import RUNS, Store, select
+from labkernels.store import RUNS, Store
+from labkernels.studies import select
 from labkernels.studies.gemm import build, family, gemm_traffic, heuristic, library, operands, rules
 from labkernels.studies.gemm import findings as gemm_findings
 from labkernels.studies.gemm.gemm import PRESETS, candidates
@@ -28,7 +29,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def rounds(store):
-    return gemm_findings.Rounds(gemm_findings.with_kernels(select.latest_rows(store, "gemm", "gemm")))
+    return gemm_findings.Rounds(gemm_findings.with_kernels(select.latest_rows(store, "gemm")))
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +267,7 @@ def test_unknown_names_are_refused():
 
 
 def test_a_missing_library_says_how_to_build_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"labkernels\.studies\.gemm\.build --arch sm_90a"):
+    with pytest.raises(NotInstalled, match=r"labkernels\.studies\.gemm\.build --arch sm_90a"):
         library.Library("sm_90a", tmp_path / "none.so")
 
 
@@ -307,7 +308,7 @@ def test_the_cache_key_follows_every_source(monkeypatch, tmp_path):
 
 def test_measuring_without_pytorch_says_so(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install torch"):
+    with pytest.raises(NotInstalled, match="pip install torch"):
         operands.require_torch()
 
 

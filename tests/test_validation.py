@@ -7,7 +7,7 @@ from labkernels.model import project, validate
 from labkernels.model.advisor import PREFERENCE, gpus, run_ids
 from labkernels.model.fit import streams
 from labkernels.store import Store
-from labkernels.store.select import latest_rows, latest_run
+from labkernels.studies.select import latest_rows, latest_run
 
 GPU = gpus()[0]
 
@@ -113,7 +113,7 @@ def test_a_projection_takes_one_number_and_predicts_the_others():
 
 
 def test_rows_of_a_new_run_become_configurations():
-    table = streams(latest_rows(Store(), "throughput", "throughput", GPU))
+    table = streams(latest_rows(Store(), "throughput", GPU))
     assert not table.duplicated(
         ["mechanism", "source", "tile_bytes", "tiles_in_flight", "ctas_per_sm", "threads"]
     ).any()

@@ -8,26 +8,12 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels.errors import LabError, NotMeasured
-from labkernels.store import RUNS, Store, select
+from labkernels.store import RUNS, Store
+from labkernels.studies import select
 from labkernels.studies.experiments import experiment as named
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
-
-
-#: What an experiment's rows are called where that is not its own name; the first is its main table.
-_TABLES = {
-    "issue": ["issue_cost"],
-    "l2_footprint": ["throughput"],
-    "multicast": ["cluster_ring"],
-    "handshake": ["cluster_ring"],
-    "broadcast": ["cluster_ring"],
-    "crowding": ["cluster_ring"],
-    "handover": ["cluster_ring"],
-    "residency": ["cluster_residency"],
-    "dsm": ["dsm_bandwidth"],
-    "fa3_fwd": ["fa3"],
-}
 
 
 class ParameterError(LabError, ValueError):
@@ -141,8 +127,7 @@ class Chapter:
         return self._rows(experiment, None, self._own.get(experiment))
 
     def _rows(self, experiment: str, table: str | None, run_id: str | None) -> pd.DataFrame:
-        table = table or _TABLES.get(experiment, [experiment])[0]
-        return select.rows(self.store, table, [run_id] if run_id else [])
+        return select.rows(self.store, experiment, [run_id] if run_id else [], table=table)
 
     def say(self, name: str, value: str | float) -> None:
         """Put a value into the text, at its {glue:text}`name`: words as they are, a number rounded to a whole."""

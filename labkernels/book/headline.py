@@ -8,7 +8,8 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.model import validate
-from labkernels.store import Store, select
+from labkernels.store import Store
+from labkernels.studies import select
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.gemm import findings as gemm
 from labkernels.studies.latency import findings as latency
@@ -36,13 +37,11 @@ class Figure:
 Measure = Callable[[Store, str], tuple[float | None, float | None, float | None, str]]
 
 
-def _of(
-    experiment: str, table: str, find: Callable[[pd.DataFrame], tuple[float | None, float, float | None]]
-) -> Measure:
+def _of(experiment: str, find: Callable[[pd.DataFrame], tuple[float | None, float, float | None]]) -> Measure:
     """A figure of the newest run of an experiment."""
 
     def measure(store: Store, gpu: str) -> tuple[float | None, float, float | None, str]:
-        frame = select.latest_rows(store, table, experiment, gpu)
+        frame = select.latest_rows(store, experiment, gpu)
         if frame.empty:
             raise NotMeasured(f"no rows of {experiment} on {gpu}")
         return *find(frame), str(frame["run_id"].iloc[0])
@@ -54,7 +53,7 @@ def _read_gbps(source: str) -> Measure:
     def find(frame: pd.DataFrame) -> Measured:
         return measured(crossover.rounds_of(frame, crossover.best(frame, source))["gbps"])
 
-    return _of("throughput", "throughput", find)
+    return _of("throughput", find)
 
 
 def _tma_premium(frame: pd.DataFrame) -> tuple[float, float, float]:
@@ -95,28 +94,28 @@ def _of_advisor(name: str) -> Measure:
 FIGURES: dict[str, tuple[str, Measure]] = {
     "hbm_read_gbps": ("GB/s", _read_gbps("hbm")),
     "l2_read_gbps": ("GB/s", _read_gbps("l2")),
-    "tma_latency_premium_cycles": ("cycles", _of("latency", "latency", _tma_premium)),
-    "crossover_bytes_in_flight_per_sm": ("bytes per SM", _of("throughput", "throughput", _crossover)),
+    "tma_latency_premium_cycles": ("cycles", _of("latency", _tma_premium)),
+    "crossover_bytes_in_flight_per_sm": ("bytes per SM", _of("throughput", _crossover)),
     "multicast_fill_bytes_per_clock_per_sm": (
         "B/clk/SM",
-        _of("multicast", "cluster_ring", clusters.multicast_fill_bytes_per_clock_per_sm),
+        _of("multicast", clusters.multicast_fill_bytes_per_clock_per_sm),
     ),
     "multicast_l2_read_ratio": (
         "ratio",
-        _of("cluster_counters", "cluster_counters", clusters.multicast_l2_read_ratio),
+        _of("cluster_counters", clusters.multicast_l2_read_ratio),
     ),
     "dsm_bulk_bytes_per_clock_per_sm": (
         "B/clk/SM",
-        _of("dsm", "dsm_bandwidth", clusters.dsm_bulk_bytes_per_clock_per_sm),
+        _of("dsm", clusters.dsm_bulk_bytes_per_clock_per_sm),
     ),
     "dsm_load_latency_cycles": (
         "cycles",
-        _of("cluster_latency", "cluster_latency", clusters.dsm_load_latency_cycles),
+        _of("cluster_latency", clusters.dsm_load_latency_cycles),
     ),
-    "paged_best_over_contiguous": ("ratio", _of("paged", "paged", paged.paged_best_over_contiguous)),
-    "fa3_rule_regret": ("ratio", _of("fa3", "fa3", _regret)),
-    "wgmma_bf16_tflops": ("TFLOP/s", _of("gemm", "gemm", gemm.wgmma_bf16_tflops)),
-    "gemm_best_over_library": ("ratio", _of("gemm", "gemm", gemm.gemm_best_over_library)),
+    "paged_best_over_contiguous": ("ratio", _of("paged", paged.paged_best_over_contiguous)),
+    "fa3_rule_regret": ("ratio", _of("fa3", _regret)),
+    "wgmma_bf16_tflops": ("TFLOP/s", _of("gemm", gemm.wgmma_bf16_tflops)),
+    "gemm_best_over_library": ("ratio", _of("gemm", gemm.gemm_best_over_library)),
     "advisor_agreement": ("ratio", _of_advisor("agreement")),
     "advisor_regret_p95": ("ratio", _of_advisor("regret_p95")),
 }

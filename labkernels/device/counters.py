@@ -33,6 +33,17 @@ class NoCounters(LabError):
     """Nsight Compute is missing or may not read the counters; the message carries what it said."""
 
 
+def ncu() -> str:
+    """Path of Nsight Compute.
+
+    Raises:
+        NoCounters: it is not on the PATH.
+    """
+    if (path := shutil.which("ncu")) is None:
+        raise NoCounters("no ncu on the PATH: install Nsight Compute, or read the stored rows")
+    return path
+
+
 def begin() -> None:
     """Count the launches that follow in this process, if it runs under Nsight Compute."""
     driver.cuProfilerStart()
@@ -75,12 +86,10 @@ def count(target: Sequence[str], metrics: Mapping[str, str], *, flush: bool = Fa
     Raises:
         NoCounters: no `ncu`, or it refuses.
     """
-    if (ncu := shutil.which("ncu")) is None:
-        raise NoCounters("no ncu on the PATH: install Nsight Compute, or read the stored rows")
     options = ["--csv", "--print-units", "base", "--clock-control", "none"]
     options += ["--cache-control", "all" if flush else "none"]
     options += ["--profile-from-start", "off", "--metrics", ",".join(metrics)]
-    done = subprocess.run([ncu, *options, *target], capture_output=True, text=True)
+    done = subprocess.run([ncu(), *options, *target], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     if done.returncode or not lines:
         raise NoCounters(f"ncu failed ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}")

@@ -9,7 +9,8 @@ import pandas as pd
 
 from labkernels.model.closed_form import DSM, MODEL, SHARES, Load, constants, predict, way_of
 from labkernels.operand import LONGEST_ROW_BYTES
-from labkernels.store import RUNS, Store, select
+from labkernels.store import RUNS, Store
+from labkernels.studies import select
 from labkernels.studies.latency.findings import issue_slope_cycles
 from labkernels.studies.multicast import findings as multicast_findings
 from labkernels.studies.stats import spread
@@ -126,7 +127,7 @@ def streams(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(store: Store, gpu: str) -> pd.DataFrame:
-    frame = select.latest_rows(store, "row_shape", "row_shape", gpu)
+    frame = select.latest_rows(store, "row_shape", gpu)
     # As the advisor has it: short rows are promoted to 128 bytes.
     promoted = frame["inner_bytes"].lt(128) * 128
     tma = frame["mechanism"].eq("tma_tile")
@@ -152,7 +153,7 @@ def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame
 
 def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
     """As `ring_configurations`, every share: `variant`."""
-    frame = select.latest_rows(store, "cluster_ring", experiment, gpu)
+    frame = select.latest_rows(store, experiment, gpu)
     if frame.empty:
         return pd.DataFrame(columns=[*TABLE, "ctas"])
     for name, value in multicast_findings.PLAIN.items():
@@ -174,7 +175,7 @@ def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
 def configurations(store: Store, gpu: str) -> pd.DataFrame:
     """The microbenchmarks' configurations of loads from global memory: columns `TABLE`, `held_out`."""
     parts = [
-        streams(select.latest_rows(store, "throughput", "throughput", gpu)),
+        streams(select.latest_rows(store, "throughput", gpu)),
         _rows(store, gpu),
         ring_configurations(store, gpu, "multicast"),
     ]
@@ -230,11 +231,11 @@ def _measured(store: Store, gpu: str) -> dict[tuple[str, str], float]:
         ("gpu", "sms_at_fan_out_1"): float(run["sm_count"]),
         ("gpu", "l2_bytes"): float(run["l2_bytes"]),
     }
-    rings = select.latest_rows(store, "cluster_ring", "multicast", gpu)
+    rings = select.latest_rows(store, "multicast", gpu)
     rings = rings[rings["mechanism"].eq("tma_multicast") & rings["fan_out"].gt(1)]
     for fan_out, ctas in rings.groupby("fan_out")["ctas"].max().items():
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
-    return known | _from_trains(select.latest_rows(store, "issue_cost", "issue", gpu))
+    return known | _from_trains(select.latest_rows(store, "issue", gpu))
 
 
 def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:

@@ -11,7 +11,8 @@ from labkernels.model.closed_form import DSM, MODEL, Load, constants, predict
 from labkernels.model.fit import CELL, LOAD, configurations, predicted, ring_configurations
 from labkernels.operand import KIB, column_span
 from labkernels.production import catalog
-from labkernels.store import Store, select
+from labkernels.store import Store
+from labkernels.studies import select
 from labkernels.studies.paged import findings as paged_findings
 from labkernels.studies.stats import spread
 
@@ -111,7 +112,7 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     Raises:
         LookupError: no rows of paged.
     """
-    frame = select.latest_rows(store, "paged", "paged", gpu)
+    frame = select.latest_rows(store, "paged", gpu)
     if frame.empty:
         raise LookupError(f"no rows of paged on {gpu}")
     frame = frame[frame["phase"].eq(phase)]
@@ -201,7 +202,7 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     Raises:
         LookupError: no rows of fa3.
     """
-    frame = select.latest_rows(store, "fa3", "fa3", gpu)
+    frame = select.latest_rows(store, "fa3", gpu)
     if frame.empty:
         raise LookupError(f"no rows of fa3 on {gpu}")
     cells = paged_findings.fa3_cells(frame)
@@ -254,7 +255,7 @@ def page_table(store: Store, gpu: str) -> pd.DataFrame:
     Raises:
         LookupError: no rows of fa3_fwd.
     """
-    frame = select.latest_rows(store, "fa3", "fa3_fwd", gpu)
+    frame = select.latest_rows(store, "fa3_fwd", gpu)
     if frame.empty:
         raise LookupError(f"no rows of fa3_fwd on {gpu}")
     cells, of = paged_findings.page_table_cost(frame), constants(gpu)

@@ -1,15 +1,13 @@
-"""What an experiment is, and the memory that streams and chases read."""
+"""What an experiment is: a question, the tables it fills, its parameter sets, how it is put to a GPU. Types only."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from labkernels.device import Buffer, Gpu
-from labkernels.device.random_fill import fill
-from labkernels.kernels.build import Kernel
-from labkernels.kernels.registry import kernel
-from labkernels.operand import KIB, MIB, TMA_THREADS, Ring, linear_operand, round_up
-from labkernels.protocols.stream import Configuration, Stream
+from labkernels.errors import LabError
+
+if TYPE_CHECKING:
+    from labkernels.device import Gpu
 
 Item = TypeVar("Item")
 
@@ -27,12 +25,35 @@ def silent(items: Iterable[Item], what: str) -> Iterable[Item]:
     return items
 
 
+class Measured(Protocol):
+    """What was measured: a kernel, or a library of them, that knows the hash of the code it is made from."""
+
+    @property
+    def ptx_sha256(self) -> str:
+        """Hash of the code."""
+        ...
+
+
 @dataclass
 class Result:
-    """Rows of each table (without run_id), and the kernels that produced them."""
+    """Rows of each table that the experiment names (without run_id), and the kernels that produced them."""
 
-    tables: dict[str, list[dict[str, Any]]]
-    kernels: list[Kernel] = field(default_factory=list)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    kernels: Sequence[Measured] = field(default_factory=list)
+
+
+def needs(*required: Callable[[], object]) -> Callable[[], str | None]:
+    """An experiment's `available`: each requirement, when called, raises a `LabError` that says what is missing."""
+
+    def missing() -> str | None:
+        for require in required:
+            try:
+                require()
+            except LabError as error:
+                return str(error)
+        return None
+
+    return missing
 
 
 @dataclass(frozen=True)
@@ -40,68 +61,27 @@ class Experiment:
     """One question, put to a GPU.
 
     Attributes:
-        name: as on the command line and in the run table.
+        name: as on the command line and in the run table; the name of its module.
         question: one line.
+        tables: those it fills, in `data/datapackage.json`; the first is the main one.
         presets: parameter sets by name; `quick` and `full` at least. A parameter set is a frozen dataclass.
         measure: takes the GPU, a parameter set and a progress bar; checks correctness before it times.
+        available: None where it can run, or in one sentence what this machine lacks.
     """
 
     name: str
     question: str
+    tables: tuple[str, ...]
     presets: Mapping[str, Any]
-    measure: Callable[[Gpu, Any, Progress], Result]
+    measure: "Callable[[Gpu, Any, Progress], Result]"
+    available: Callable[[], str | None]
 
+    def table(self, name: str | None = None) -> str:
+        """The table of that name, or the main one.
 
-class Memory:
-    """A buffer of random words, with more beside it to push it out of L2.
-
-    Args:
-        gpu: where.
-        nbytes: size of the buffer.
-        seed: of the words.
-    """
-
-    def __init__(self, gpu: Gpu, nbytes: int, seed: int = 1) -> None:
-        self.gpu, self.seed = gpu, seed
-        self.buffer = Buffer(nbytes)
-        self._evictor: Stream | None = None
-        self.refill()
-
-    def refill(self) -> None:
-        """Write the random words again, over links that a chain left."""
-        fill(self.gpu, self.buffer, self.seed)
-
-    def evict(self, by_writing: bool = False) -> None:
-        """Push the buffer out of L2 by reading (or writing) at least four times its size of other memory; queued.
-
-        Reading is the rule: lines that were written have to be written back while the next thing is timed.
+        Raises:
+            ValueError: it fills no such table.
         """
-        if self._evictor is None:
-            nbytes = round_up(4 * self.gpu.facts.l2_bytes, MIB)
-            other = Buffer(nbytes)
-            fill(self.gpu, other, self.seed)
-            self._evictor = Stream(self.gpu, _plain_stream(nbytes, 8 * KIB, "hbm"), other, self.seed)
-            self._other = other
-        if by_writing:
-            fill(self.gpu, self._other, self.seed)
-        else:
-            self._evictor.launch(self._evictor.tiles_for(self._other.nbytes))
-
-    def warm(self, nbytes: int) -> None:
-        """Read the first bytes of the buffer from all SMs, so that they lie in L2; queued."""
-        tile = min(8 * KIB, max(128, nbytes // self.gpu.facts.sm_count // 128 * 128))
-        stream = Stream(self.gpu, _plain_stream(nbytes, tile, "l2"), self.buffer, self.seed)
-        stream.launch(2 * stream.tiles_for(nbytes))
-
-    def close(self) -> None:
-        """Free the memory."""
-        if self._evictor:
-            self._evictor.close()
-            self._other.close()
-        self.buffer.close()
-
-
-def _plain_stream(nbytes: int, tile_bytes: int, source: str) -> Configuration:
-    ring = Ring(stages=8, threads=TMA_THREADS, shared_alignment_bytes=128)
-    operand = linear_operand(nbytes // tile_bytes * tile_bytes, tile_bytes, ring)
-    return Configuration(kernel("tma_bulk", "stream", excess_bytes=0), operand, source)
+        if name not in (None, *self.tables):
+            raise ValueError(f"{self.name} fills no table {name!r}; it fills {', '.join(self.tables)}")
+        return name or self.tables[0]

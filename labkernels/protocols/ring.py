@@ -12,7 +12,8 @@ from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import WARP, Ring, boxed_operand
 from labkernels.protocols.bound import Bound
 from labkernels.protocols.cluster_launch import Place
-from labkernels.protocols.experiment import Memory, Progress, Result
+from labkernels.protocols.experiment import Progress, Result
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
 MAKERS = 128  # threads that compute a tile

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from labkernels.device import Gpu
-from labkernels.protocols.experiment import Memory, Progress, Result
+from labkernels.protocols.experiment import Progress, Result
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
 
 

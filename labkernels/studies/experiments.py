@@ -1,40 +1,32 @@
-"""One module per question: parameters, plan, measure."""
+"""Which experiments there are: every module of a study that defines `EXPERIMENT`, under the module's name."""
 
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 
+from labkernels.errors import LabError
 from labkernels.protocols.experiment import Experiment
 
-#: Experiments and the study each belongs to: `labkernels/studies/<study>/<experiment>.py` defines `EXPERIMENT`.
-MODULES = {
-    "latency": "latency",
-    "issue": "latency",
-    "throughput": "crossover",
-    "row_shape": "crossover",
-    "l2_footprint": "crossover",
-    "stream_counters": "crossover",
-    "paged": "paged",
-    "fa3": "paged",
-    "gemm": "gemm",
-    "gemm_traffic": "gemm",
-    "multicast": "multicast",
-    "handshake": "multicast",
-    "crowding": "multicast",
-    "handover": "broadcast",
-    "residency": "multicast",
-    "cluster_latency": "multicast",
-    "cluster_counters": "multicast",
-    "dsm": "broadcast",
-    "broadcast": "broadcast",
-    "fa3_fwd": "paged",
-}
+STUDIES = Path(__file__).parent
+
+
+class UnknownExperiment(LabError, ValueError):
+    """There is no experiment of that name; the message lists those there are."""
+
+
+@cache
+def studies() -> dict[str, str]:
+    """The experiments by name, in order, with the study each belongs to; no module is imported for it."""
+    files = sorted(STUDIES.glob("*/*.py"))
+    return {file.stem: file.parent.name for file in files if "\nEXPERIMENT = " in file.read_text("utf8")}
 
 
 def experiment(name: str) -> Experiment:
     """An experiment by its name; its module is imported only now.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        UnknownExperiment: there is none.
     """
-    if name not in MODULES:
-        raise ValueError(f"no experiment {name!r}; choose one of {', '.join(MODULES)}")
-    return import_module(f"labkernels.studies.{MODULES[name]}.{name}").EXPERIMENT
+    if name not in studies():
+        raise UnknownExperiment(f"no experiment {name!r}; choose one of {', '.join(studies())}")
+    return import_module(f"labkernels.studies.{studies()[name]}.{name}").EXPERIMENT

@@ -7,7 +7,8 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
-from labkernels.store import Store, select
+from labkernels.store import Store
+from labkernels.studies import select
 from labkernels.studies.crossover import findings
 from labkernels.studies.latency import findings as latency_findings
 from labkernels.studies.rules_chapters import Told, chapter_rules
@@ -66,12 +67,12 @@ def _judge(rule: Rule, store: Store, gpu: str) -> Verdict:
     return Verdict(rule, gpu, outcome, found.sentence, found.run_id)
 
 
-def _over(table: str, experiment: str) -> Callable[[Callable[[pd.DataFrame], tuple[bool, str]]], Callable]:
+def _over(experiment: str) -> Callable[[Callable[[pd.DataFrame], tuple[bool, str]]], Callable]:
     """Turn a check of one experiment's rows into evidence on a store."""
 
     def wrap(check: Callable[[pd.DataFrame], tuple[bool, str]]) -> Callable[[Store, str], Told | None]:
         def evidence(store: Store, gpu: str) -> Told | None:
-            frame = select.latest_rows(store, table, experiment, gpu)
+            frame = select.latest_rows(store, experiment, gpu)
             if frame.empty:
                 return None
             try:
@@ -85,7 +86,7 @@ def _over(table: str, experiment: str) -> Callable[[Callable[[pd.DataFrame], tup
     return wrap
 
 
-@_over("throughput", "throughput")
+@_over("throughput")
 def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     best = findings.best_by_bytes_in_flight(frame[frame["source"].eq("hbm")])
     at = best[best["bytes_in_flight_per_sm"].eq(64 * KIB)]["median"].max()
@@ -94,21 +95,21 @@ def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     return share >= 0.98, f"64 KiB reach {100 * share:.0f} % of the best HBM read, 16 KiB {100 * half:.0f} %."
 
 
-@_over("throughput", "throughput")
+@_over("throughput")
 def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [findings.compare(frame, "hbm", "tma_tile", "cp_async", n * KIB) for n in (4, 8, 16)]
     gains = ", ".join(f"{100 * (1 / r.ratio - 1):.0f} %" for r in ratios)
     return all(r.high < 1 for r in ratios), f"cp.async is ahead by {gains} at 4, 8 and 16 KiB."
 
 
-@_over("throughput", "throughput")
+@_over("throughput")
 def _no_difference_beyond(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [findings.compare(frame, "hbm", "tma_tile", "cp_async", n * KIB) for n in (64, 128)]
     shown = " and ".join(f"{r.ratio:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in ratios)
     return not any(r.differs for r in ratios), f"TMA over cp.async from HBM at 64 and 128 KiB: {shown}."
 
 
-@_over("throughput", "throughput")
+@_over("throughput")
 def _registers_stay_behind(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = {
         (source, n): findings.compare(frame, source, "cp_async", "ldg", n * KIB)
@@ -122,7 +123,7 @@ def _registers_stay_behind(frame: pd.DataFrame) -> tuple[bool, str]:
     return all(r.low > 1 for r in ratios.values()), sentence
 
 
-@_over("latency", "latency")
+@_over("latency")
 def _no_premium_into_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     places = ("l2_near", "hbm")
     tma = [
@@ -134,7 +135,7 @@ def _no_premium_into_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     return max(apart) <= 10, f"16 bytes, TMA minus load and store: {shown} cycles from L2 and HBM."
 
 
-@_over("issue_cost", "issue")
+@_over("issue")
 def _issue_pays_from(frame: pd.DataFrame) -> tuple[bool, str]:
     copy = latency_findings.issue_slope_cycles(frame, "tma_tile", 1024)
     warp = latency_findings.issue_slope_cycles(frame, "cp_async", 512)
@@ -145,7 +146,7 @@ def _issue_pays_from(frame: pd.DataFrame) -> tuple[bool, str]:
     )
 
 
-@_over("latency", "latency")
+@_over("latency")
 def _descriptor_is_fetched_first(frame: pd.DataFrame) -> tuple[bool, str]:
     gaps = {
         place: latency_findings.latency(frame, "tma_tile", "2d", place, protocol="first")["cycles_median"]
@@ -170,7 +171,7 @@ def _promotion(frame: pd.DataFrame, inner_bytes: int, promotion_bytes: int) -> f
     return float(by_promotion[promotion_bytes] / by_promotion[0])
 
 
-@_over("row_shape", "row_shape")
+@_over("row_shape")
 def _promote_short_rows(frame: pd.DataFrame) -> tuple[bool, str]:
     short, long = _promotion(frame, 64, 128), _promotion(frame, 128, 256)
     return short > 1.1 and long < 1, (

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from labkernels.errors import NotMeasured
-from labkernels.store import Store, select
+from labkernels.store import Store
+from labkernels.studies import select
 from labkernels.studies.gemm.findings import Rounds, with_kernels
 from labkernels.studies.gemm.rules import RULES as GEMM_RULES
 from labkernels.studies.multicast import findings as multicast_findings
@@ -76,23 +77,17 @@ SPEAKS = {
 
 
 @lru_cache(maxsize=12)  # a run's rows never change
-def _rows(store: Store, table: str, run_id: str) -> pd.DataFrame:
-    return select.rows(store, table, [run_id])
+def _rows(store: Store, experiment: str, run_id: str) -> pd.DataFrame:
+    return select.rows(store, experiment, [run_id])
 
 
-def _frames(store: Store, gpu: str, tables: dict[str, str]) -> dict[str, pd.DataFrame]:
-    runs = {experiment: select.latest_run(store, experiment, gpu) for experiment in tables}
-    return {name: _rows(store, tables[name], run_id) for name, run_id in runs.items() if run_id}
+def _frames(store: Store, gpu: str, experiments: tuple[str, ...]) -> dict[str, pd.DataFrame]:
+    runs = {experiment: select.latest_run(store, experiment, gpu) for experiment in experiments}
+    return {name: _rows(store, name, run_id) for name, run_id in runs.items() if run_id}
 
 
-_MULTICAST = {
-    "multicast": "cluster_ring",
-    "handshake": "cluster_ring",
-    "crowding": "cluster_ring",
-    "cluster_counters": "cluster_counters",
-    "residency": "cluster_residency",
-}
-_BROADCAST = {"broadcast": "cluster_ring", "dsm": "dsm_bandwidth"}
+_MULTICAST = ("multicast", "handshake", "crowding", "cluster_counters", "residency")
+_BROADCAST = ("broadcast", "dsm")
 
 
 class _Asked(dict):
@@ -111,10 +106,10 @@ class _Asked(dict):
 
 
 def _of_clusters(
-    tables: dict[str, str], judge: multicast_findings.Judge
+    experiments: tuple[str, ...], judge: multicast_findings.Judge
 ) -> Callable[[Store, str], Told | None]:
     def tell(store: Store, gpu: str) -> Told | None:
-        asked = _Asked(_frames(store, gpu, tables))
+        asked = _Asked(_frames(store, gpu, experiments))
         try:
             holds, sentence = judge(asked)
         except NotMeasured:  # no rows, or a quick run without these points
@@ -171,12 +166,12 @@ def chapter_rules() -> Iterator[ChapterRule]:
     def rule(id: str, chapter: str, statement: str, tell: Callable[[Store, str], Told | None]) -> ChapterRule:
         return ChapterRule(id, chapter, *SPEAKS[id], statement, tell)
 
-    for chapter, tables, rules in (
+    for chapter, experiments, rules in (
         ("multicast", _MULTICAST, multicast_findings.MULTICAST_RULES),
         ("broadcast", _BROADCAST, multicast_findings.BROADCAST_RULES),
     ):
         for statement, judge in rules:
-            yield rule(judge.__name__.lstrip("_"), chapter, statement, _of_clusters(tables, judge))
+            yield rule(judge.__name__.lstrip("_"), chapter, statement, _of_clusters(experiments, judge))
     for id, statement in paged_findings.STATEMENTS.items():
         yield rule(id, "paged", statement, _of_pages(id))
     for statement, judge in GEMM_RULES:

@@ -7,7 +7,7 @@ from labkernels.device import Buffer, Gpu, StalledWait
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration, arrivals, pair_cycles
-from labkernels.protocols.experiment import Memory
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 from labkernels.protocols.stream import WrongBytes
 from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS

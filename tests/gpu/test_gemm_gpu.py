@@ -6,6 +6,7 @@ pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 
 from labkernels.device import Gpu  # noqa: E402
+from labkernels.errors import NotInstalled  # noqa: E402
 from labkernels.studies.gemm.bench import Candidate, Clocks, Prepared  # noqa: E402
 from labkernels.studies.gemm.library import GemmError, Library  # noqa: E402
 from labkernels.studies.gemm.operands import Operands, Pool, WrongProduct  # noqa: E402
@@ -22,7 +23,7 @@ def gpu():
 def library(gpu):
     try:
         return Library(gpu.facts.arch)
-    except FileNotFoundError as missing:
+    except NotInstalled as missing:
         pytest.skip(str(missing))
 
 

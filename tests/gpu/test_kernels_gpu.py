@@ -10,7 +10,7 @@ from labkernels.kernels.registry import kernel, kernels
 from labkernels.legality import IllegalOperand
 from labkernels.operand import MIB, Operand, Ring, Swizzle, linear_operand
 from labkernels.protocols.chase import Chain, Chase, Train
-from labkernels.protocols.experiment import Memory
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
 from labkernels.studies.crossover.row_shape import box_operand
 from labkernels.studies.latency.latency import chunks_for

@@ -7,7 +7,7 @@ from itertools import product
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
 
 SHARED_READ_BYTES_PER_CYCLE = 128  # of one SM: what a consumer of a whole tile needs at least
@@ -86,6 +86,8 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 EXPERIMENT = Experiment(
     "broadcast",
     "The same tile to every CTA of a cluster: multicast, DSM, or each for itself?",
+    ("cluster_ring",),
     PRESETS,
     measure,
+    needs(Gpu),
 )

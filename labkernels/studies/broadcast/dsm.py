@@ -11,7 +11,7 @@ from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 
 THREADS = {"dsm_bulk": 64, "dsm_store": 32 + 256, "dsm_load": 256}
 ALL_TO_ALL_SHARE_BYTES = {2: 16 * KIB, 4: 16 * KIB, 8: 8 * KIB, 16: 4 * KIB}  # as many inboxes as fit
@@ -119,5 +119,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "dsm", "How fast do CTAs of a cluster move bytes between their shared memories?", PRESETS, measure
+    "dsm",
+    "How fast do CTAs of a cluster move bytes between their shared memories?",
+    ("dsm_bandwidth",),
+    PRESETS,
+    measure,
+    needs(Gpu),
 )

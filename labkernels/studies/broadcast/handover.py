@@ -10,7 +10,7 @@ from itertools import product
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
 
 
@@ -72,4 +72,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
 
 
-EXPERIMENT = Experiment("handover", "What does it take to hand a tile over through DSM?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "handover",
+    "What does it take to hand a tile over through DSM?",
+    ("cluster_ring",),
+    PRESETS,
+    measure,
+    needs(Gpu),
+)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import Configuration
 
@@ -51,4 +51,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
 
 
-EXPERIMENT = Experiment("l2_footprint", "How much memory does L2 serve at full speed?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "l2_footprint",
+    "How much memory does L2 serve at full speed?",
+    ("throughput",),
+    PRESETS,
+    measure,
+    needs(Gpu),
+)

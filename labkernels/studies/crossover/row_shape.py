@@ -7,7 +7,7 @@ from itertools import product
 from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Operand, Ring, Swizzle
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import Configuration, Stream
 
@@ -108,4 +108,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     )
 
 
-EXPERIMENT = Experiment("row_shape", "What do short rows and swizzles cost a TMA tile?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "row_shape",
+    "What do short rows and swizzles cost a TMA tile?",
+    ("row_shape",),
+    PRESETS,
+    measure,
+    needs(Gpu),
+)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from labkernels.device import Gpu, counters
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
 
 COUNTED = {
@@ -92,7 +93,12 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "stream_counters", "Which bytes leave L2, the coalescer and memory in a stream?", PRESETS, measure
+    "stream_counters",
+    "Which bytes leave L2, the coalescer and memory in a stream?",
+    ("stream_counters",),
+    PRESETS,
+    measure,
+    needs(Gpu, counters.ncu),
 )
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from labkernels.device import Gpu
 from labkernels.kernels.build import CONSUMER_THREADS
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.rounds import measure_streams
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES, Configuration
 
@@ -117,6 +117,8 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 EXPERIMENT = Experiment(
     "throughput",
     "How fast does each mechanism fill shared memory, by bytes in flight per SM?",
+    ("throughput",),
     PRESETS,
     measure,
+    needs(Gpu),
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 from labkernels.device import Gpu
 from labkernels.device.energy import energy_j
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.gemm.bench import Candidate, Clocks, Prepared, time_rounds
 from labkernels.studies.gemm.family import TRANSPORTS, GemmKernel
-from labkernels.studies.gemm.library import Library
+from labkernels.studies.gemm.library import Library, require_library
 from labkernels.studies.gemm.operands import Operands, Pool, require_torch, sets_for
 from labkernels.studies.gemm.shapes import DECOMPOSED, SHAPES
 
@@ -253,4 +253,11 @@ def _for_seconds(one: Prepared, seconds: float) -> int:
             return replays
 
 
-EXPERIMENT = Experiment("gemm", "Does multicast pay in a GEMM?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "gemm",
+    "Does multicast pay in a GEMM?",
+    ("gemm", "gemm_sustained"),
+    PRESETS,
+    measure,
+    needs(Gpu, require_torch, require_library),
+)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu, counters
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.gemm.family import GemmKernel
-from labkernels.studies.gemm.library import Library
+from labkernels.studies.gemm.library import Library, require_library
 
 METRICS = {
     "lts__t_sectors_op_read.sum": "l2_read_bytes",
@@ -73,6 +73,8 @@ def count(kernels: list[GemmKernel], shape: tuple[int, int, int], swizzle: int) 
 EXPERIMENT = Experiment(
     "gemm_traffic",
     "How many bytes does a GEMM take from L2 and memory, by cluster shape and transport?",
+    ("gemm_traffic",),
     PRESETS,
     measure,
+    needs(Gpu, counters.ncu, require_library),
 )

@@ -4,7 +4,8 @@ import ctypes
 from functools import cached_property
 from pathlib import Path
 
-from labkernels.errors import LabError
+from labkernels.device import Gpu
+from labkernels.errors import LabError, NotInstalled
 from labkernels.studies.gemm.build import key, library_path
 from labkernels.studies.gemm.family import GemmKernel, family
 
@@ -43,7 +44,7 @@ class Library:
         path: Of the library; by default where `labkernels.studies.gemm.build` puts it.
 
     Raises:
-        FileNotFoundError: Not built; the message says how to build it.
+        NotInstalled: Not built; the message says how to build it.
         ValueError: An unknown architecture.
     """
 
@@ -52,7 +53,7 @@ class Library:
         self.path = library_path(arch) if path is None else path
         kernels = {kernel.name: kernel for kernel in family(arch)}
         if not self.path.exists():
-            raise FileNotFoundError(
+            raise NotInstalled(
                 f"no GEMM library {self.path}: run python -m labkernels.studies.gemm.build --arch {arch}, "
                 "which needs nvcc and '.[gemm]'"
             )
@@ -162,3 +163,13 @@ class Library:
         """
         if status:
             raise GemmError(f"{what}: {self.c.gemm_error(status).decode()} ({status})")
+
+
+def require_library() -> Library:
+    """The kernels for this machine's GPU.
+
+    Raises:
+        NoGpu: There is none.
+        NotInstalled: See `Library`.
+    """
+    return Library(Gpu().facts.arch)

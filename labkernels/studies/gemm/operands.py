@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from labkernels.errors import LabError
+from labkernels.errors import LabError, NotInstalled
 from labkernels.studies.gemm.family import ELEMENT_BYTES
 
 TOLERANCE = {"bf16": 4e-3, "e4m3": 2e-2}
@@ -17,12 +17,12 @@ def require_torch() -> Any:
     """PyTorch with a GPU.
 
     Raises:
-        ModuleNotFoundError: Not installed.
+        NotInstalled: It is not installed.
     """
     try:
         import torch
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
+        raise NotInstalled(
             "measuring GEMMs needs PyTorch for operands, reference and library product: pip install torch"
         ) from None
     return torch

@@ -8,7 +8,8 @@ from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel, kernels
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.chase import LARGEST_EXPECTATION_BYTES, Train
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.studies.stats import summarize
 
 WARP_COPY_BYTES = 512  # 16 bytes from each lane
@@ -100,4 +101,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return Result({"issue_cost": rows}, [train.kernel for train in trains.values()])
 
 
-EXPERIMENT = Experiment("issue", "How long is a thread busy handing transfers over?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "issue",
+    "How long is a thread busy handing transfers over?",
+    ("issue_cost",),
+    PRESETS,
+    measure,
+    needs(Gpu),
+)

@@ -11,7 +11,8 @@ from labkernels.device.environment import sm_clock_mhz
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.chase import MAX_THREADS, Chain, Chase
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.studies.stats import summarize
 
 LINE_BYTES = 128
@@ -248,4 +249,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return Result({"latency": rows}, [chase.kernel for chase in (*near.values(), *whole)])
 
 
-EXPERIMENT = Experiment("latency", "How long does one transfer take, alone?", PRESETS, measure)
+EXPERIMENT = Experiment(
+    "latency",
+    "How long does one transfer take, alone?",
+    ("latency",),
+    PRESETS,
+    measure,
+    needs(Gpu),
+)

@@ -7,7 +7,8 @@ from itertools import product
 
 from labkernels.device import Gpu, counters
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 
 
@@ -99,7 +100,12 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "cluster_counters", "Which bytes leave L2 and which reach the SMs of a cluster?", PRESETS, measure
+    "cluster_counters",
+    "Which bytes leave L2 and which reach the SMs of a cluster?",
+    ("cluster_counters",),
+    PRESETS,
+    measure,
+    needs(Gpu, counters.ncu),
 )
 
 if __name__ == "__main__":

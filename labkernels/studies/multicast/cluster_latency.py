@@ -11,7 +11,8 @@ from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import Arrivals, arrivals, pair_cycles
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.studies.stats import summarize
 
 WARM_UP_STEPS = 8
@@ -116,5 +117,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "cluster_latency", "How long does one transfer inside a cluster take?", PRESETS, measure
+    "cluster_latency",
+    "How long does one transfer inside a cluster take?",
+    ("cluster_latency",),
+    PRESETS,
+    measure,
+    needs(Gpu),
 )

@@ -6,7 +6,7 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
 
 
@@ -52,5 +52,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "crowding", "What binds a multicast ring: its own SMs, or what all share?", PRESETS, measure
+    "crowding",
+    "What binds a multicast ring: its own SMs, or what all share?",
+    ("cluster_ring",),
+    PRESETS,
+    measure,
+    needs(Gpu),
 )

@@ -6,7 +6,7 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
 
 #: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
@@ -56,5 +56,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 
 
 EXPERIMENT = Experiment(
-    "handshake", "What does it cost to tell the other CTAs that a slot is free?", PRESETS, measure
+    "handshake",
+    "What does it cost to tell the other CTAs that a slot is free?",
+    ("cluster_ring",),
+    PRESETS,
+    measure,
+    needs(Gpu),
 )

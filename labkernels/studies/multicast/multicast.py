@@ -6,7 +6,7 @@ from itertools import product
 
 from labkernels.device import Gpu
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
 
 SHARED_LIMIT_BYTES = 224 * KIB
@@ -103,6 +103,8 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 EXPERIMENT = Experiment(
     "multicast",
     "What does multicast deliver over fan-out, tile and depth, beside the same CTAs each loading for themselves?",
+    ("cluster_ring",),
     PRESETS,
     measure,
+    needs(Gpu),
 )

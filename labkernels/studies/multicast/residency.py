@@ -8,7 +8,8 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, unicast_ring
 
 TILE_BYTES = 8 * KIB
@@ -87,5 +88,10 @@ def _row(gpu: Gpu, ring: ClusterRing, resident: int, number: int, duration_us: f
 
 
 EXPERIMENT = Experiment(
-    "residency", "How many clusters are resident, and what does one too many cost?", PRESETS, measure
+    "residency",
+    "How many clusters are resident, and what does one too many cost?",
+    ("cluster_residency",),
+    PRESETS,
+    measure,
+    needs(Gpu),
 )

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.device import Gpu, NoGpu
+from labkernels.device import Gpu
+from labkernels.errors import NoGpu, NotInstalled
 from labkernels.production.flash_names import demangle
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.paged.flash import Problem, Way, time_ways
 
 HEAD_DIM = 128
@@ -80,7 +81,8 @@ class Flash:
     """The wheel's forward function and JAX.
 
     Raises:
-        NoGpu: not installed, or JAX sees no GPU.
+        NotInstalled: the wheel or JAX is missing.
+        NoGpu: JAX sees no GPU.
     """
 
     def __init__(self) -> None:
@@ -89,7 +91,7 @@ class Flash:
             import flash_attn3_jax  # noqa: F401 - registers flash_mha_fwd
             import jax
         except ImportError as missing:
-            raise NoGpu(f"{missing}: pip install flash-attn3-jax==0.2.3 'jax[cuda12]'") from None
+            raise NotInstalled(f"{missing}: pip install flash-attn3-jax==0.2.3 'jax[cuda12]'") from None
         if jax.default_backend() != "gpu":
             raise NoGpu("JAX sees no GPU: install jax[cuda12], or jax[cuda13] with a driver for CUDA 13")
         self.jax = jax
@@ -210,7 +212,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     every call that followed one of route `bound` (query rows that no sequence uses) returned another output.
 
     Raises:
-        NoGpu: the wheel or JAX is missing.
+        NotInstalled, NoGpu: see `Flash`.
         AssertionError: a kernel is not the one that the rules say.
     """
     flash = Flash()
@@ -247,6 +249,8 @@ def _measure(flash: Flash, problem: Problem, parameters: Parameters, sm_count: i
 EXPERIMENT = Experiment(
     "fa3",
     "Does FlashAttention-3 gain where it takes TMA for paged keys, and lose where it does not?",
+    ("fa3",),
     PRESETS,
     measure,
+    needs(Gpu, Flash),
 )

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.device import Gpu, NoGpu
+from labkernels.device import Gpu
+from labkernels.errors import NoGpu, NotInstalled
 from labkernels.production.flash_names import demangle
-from labkernels.protocols.experiment import Experiment, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.paged.flash import Problem, Way, time_ways
 
 FIX = "pip install --no-deps fa3-fwd==0.0.3 beside PyTorch 2.10 or newer for CUDA 13"
@@ -82,18 +83,19 @@ class Flash:
     """The wheel's operator and PyTorch.
 
     Raises:
-        NoGpu: not installed, of another build, or PyTorch sees no GPU.
+        NotInstalled: the wheel or PyTorch is missing, or of another build.
+        NoGpu: PyTorch sees no GPU.
     """
 
     def __init__(self) -> None:
         try:
             import torch
         except ImportError as missing:
-            raise NoGpu(f"{missing}: {FIX}") from None
+            raise NotInstalled(f"{missing}: {FIX}") from None
         try:
             import fa3_fwd._C  # noqa: F401 - registers torch.ops.fa3_fwd
         except (ImportError, OSError) as missing:
-            raise NoGpu(f"{missing}: {FIX}") from None
+            raise NotInstalled(f"{missing}: {FIX}") from None
         if not torch.cuda.is_available():
             raise NoGpu("PyTorch sees no GPU: install its build for the driver's CUDA")
         self.torch, self.fwd = torch, torch.ops.fa3_fwd.fwd
@@ -172,7 +174,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     What the wheel refuses, and what gives another output, is left out with a warning on stderr.
 
     Raises:
-        NoGpu: the wheel or PyTorch is missing.
+        NotInstalled, NoGpu: see `Flash`.
         AssertionError: a kernel is not the one that the rules say, or no two ways could be compared.
     """
     flash = Flash()
@@ -233,6 +235,8 @@ def _error(output: Any, reference: Any) -> float:
 EXPERIMENT = Experiment(
     "fa3_fwd",
     "What does a page table cost FlashAttention-3 when TMA loads the pages, in fp8 and at other head dims?",
+    ("fa3",),
     PRESETS,
     measure,
+    needs(Gpu, Flash),
 )

@@ -11,8 +11,9 @@ from labkernels.device.random_fill import random_words
 from labkernels.kernels.build import assemble_all
 from labkernels.kernels.registry import GATHER_SHAPES, WGMMA_SHAPE, KernelSpec, kernel
 from labkernels.operand import GIB, KIB, column_span
-from labkernels.protocols.experiment import Experiment, Memory, Progress, Result
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.gather import EVERY_TILE, Cache, Gather, check_products
+from labkernels.protocols.memory import Memory
 from labkernels.studies.stats import summarize
 
 RING_BYTES = 192 * KIB  # of all CTAs of an SM
@@ -325,6 +326,8 @@ def _row(case: Case, gather: Gather, number: int, duration_us: float) -> dict[st
 EXPERIMENT = Experiment(
     "paged",
     "What does a page table cost a load of keys and values, by page size and by who copies?",
+    ("paged", "paged_first_tile"),
     PRESETS,
     measure,
+    needs(Gpu),
 )
