@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from labkernels.errors import LabError
 from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
@@ -104,8 +105,8 @@ def test_overrides_keep_the_rest_of_a_preset():
         ("thruput", "quick", {}, ValueError, "no experiment 'thruput'; choose one of broadcast"),
         ("latency", "fast", {}, ValueError, "no preset 'fast'; choose one of quick, full"),
         ("latency", "quick", {"round": 3}, ValueError, "no parameter 'round'; it has .*rounds"),
-        ("latency", "quick", {"rounds": "3"}, TypeError, "rounds is '3', a str; give a int like 9"),
-        ("latency", "quick", {"rounds": True}, TypeError, "rounds is True"),
+        ("latency", "quick", {"rounds": "3"}, ValueError, "rounds is '3', a str; give a int like 9"),
+        ("latency", "quick", {"rounds": True}, ValueError, "rounds is True"),
     ],
 )
 def test_bad_parameters_are_named(name, preset, overrides, kind, message):
@@ -150,7 +151,7 @@ def test_every_footprint_is_legal(preset):
 
 def test_kernels_for_sanitizers_are_not_measured(monkeypatch):
     monkeypatch.setenv(SANITIZER, "1")
-    with pytest.raises(ValueError, match=f"{SANITIZER} is set.*unset it"):
+    with pytest.raises(LabError, match=f"{SANITIZER} is set.*unset it"):
         run("issue")
 
 

@@ -133,8 +133,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                     one.close()
             del pool, operands, prepared
             torch.cuda.empty_cache()
-    tables = {"gemm": rows} | ({"gemm_sustained": sustained} if sustained else {})
-    return Result(tables, [library])
+    return Result({"gemm": rows, "gemm_sustained": sustained}, [library])
 
 
 def _elements(dtype: str, shape: Mnk, spread: int) -> int:
