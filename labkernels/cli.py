@@ -43,7 +43,7 @@ def _kernels(arguments: argparse.Namespace) -> int:
         print(json.dumps({"kernels": described}, indent=1))
         return 0
     for row, kernel in zip(described, built, strict=True):
-        own = f"{kernel.spec.required_opcode} {kernel.count(kernel.spec.required_opcode)}"
+        own = ", ".join(f"{name} {count}" for name, count in kernel.mechanisms.items())
         print(
             f"{row['arch']:8} {row['kernel']:56} {row['ptx_sha256'][:12]} {row['registers']:4} registers "
             f"{row['shared_bytes']:6} B shared  {own:24} {row['verdict']}"
@@ -64,7 +64,8 @@ def _ptx(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from labkernels.store import Store
-    from labkernels.studies.run import Outcome, run, run_all
+    from labkernels.studies.experiments import studies
+    from labkernels.studies.run import run
 
     overrides = {}
     for text in arguments.set:
@@ -73,19 +74,10 @@ def _measure(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--set {text}: give NAME=VALUE, with VALUE in JSON")
         overrides[name] = json.loads(value)
     store = Store(arguments.data) if arguments.data else Store()
-    given = (arguments.preset, store, overrides)
-    one = arguments.experiment
-    outcomes = run_all(*given) if one == "all" else [Outcome(one, run_id=run(one, *given))]
-    found: dict[str, dict[str, str]] = {"runs": {}, "skipped": {}, "failed": {}}
-    for name, *what in outcomes:
-        for kind, text in zip(found, what, strict=True):
-            if text is not None:
-                found[kind][name] = text
-                said = text if kind == "runs" else f"{name} {kind}: {text}"
-                print(said, file=sys.stdout if kind == "runs" and not arguments.json else sys.stderr)
-    if arguments.json:
-        print(json.dumps({**found, "data": str(store.root)}))
-    return 1 if found["failed"] else 0
+    names = studies() if arguments.experiment == "all" else [arguments.experiment]
+    ids = {name: run(name, arguments.preset, store, overrides) for name in names}
+    print(json.dumps({"runs": ids, "data": str(store.root)}) if arguments.json else "\n".join(ids.values()))
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -190,7 +182,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    from labkernels.kernels.registry import ARCHITECTURES, MECHANISMS
+    from labkernels.kernels.registry import AXES
+    from labkernels.mechanisms import ARCHITECTURES
     from labkernels.model.advisor import options as advisor_options
     from labkernels.studies.experiments import studies
 
@@ -211,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
         "kernels", _kernels, "Assemble every kernel, count its SASS, check the registry's promises; no GPU"
     )
     one.add_argument("--arch", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
-    one.add_argument("--mechanism", choices=list(MECHANISMS))
+    one.add_argument("--mechanism", choices=list(AXES))
     one.add_argument("--protocol")
     one = command("ptx", _ptx, "Print the PTX of one kernel, as it is assembled")
     one.add_argument("kernel", help="name as `kernels` prints it")
@@ -258,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Whoever reads the output may stop early (`| head`): that is no error.
     """
-    from labkernels.errors import LabError
+    from labkernels.errors import NoGpu, StalledWait
 
     arguments = parser().parse_args(argv)
     try:
@@ -268,6 +261,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
         return 0
-    except (LabError, ValueError, TypeError, LookupError, OSError) as error:
+    except (ValueError, TypeError, LookupError, OSError, NoGpu, StalledWait) as error:
         print(f"labkernels: {error}", file=sys.stderr)
         return 2

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from labkernels.errors import LabError
+from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, names
 from labkernels.operand import BARRIER_BYTES_PER_STAGE, KIB, Operand, round_up
-from labkernels.vocabulary import ARCHITECTURES, MECHANISMS
 
 # One set of limits serves both architectures: the Hopper and Blackwell tuning guides give the same figures.
 SHARED_BYTES_PER_CTA = 227 * KIB
@@ -84,12 +85,12 @@ class Rule(NamedTuple):
 
 
 ALL = frozenset(MECHANISMS)
-TENSOR_MAP = frozenset({"tma_tile", "tma_multicast", "tma_store", "tma_reduce"})
-BULK_GLOBAL = frozenset({"tma_bulk", "bulk_store", "bulk_reduce"})
-THREAD_GLOBAL = frozenset({"ldg", "cp_async", "stg"})
-DSM = frozenset({"dsm_load", "dsm_store", "dsm_bulk"})
-REDUCE = frozenset({"tma_reduce", "bulk_reduce"})
-COUNTS_BYTES = frozenset({"tma_bulk", "tma_tile", "tma_multicast", "dsm_store", "dsm_bulk"})
+TENSOR_MAP = frozenset(names(takes_tensor_map=True))
+THREADS = frozenset(names(by_threads=True))
+BULK = ALL - THREADS - TENSOR_MAP
+DSM = frozenset(names(touches_global=False))
+REDUCE = frozenset(names(reduces=True))
+COUNTS_BYTES = frozenset(names(counts_bytes=True))
 
 WHOLE = "this project's rings copy whole tiles"
 PLAIN = "this project's rings hold plain tiles unless a tensor map swizzles them"
@@ -142,7 +143,7 @@ def _rows(o: Operand, unit: int) -> Iterable[Check]:
         yield Check(f"strides_bytes[{index}]", stride, multiple_of(unit), fix)
 
 
-def _copy_bytes(o: Operand, *sizes: int) -> Iterable[Check]:
+def _copy_bytes(sizes: tuple[int, ...], o: Operand) -> Iterable[Check]:
     yield Check("ring.copy_bytes", o.ring.copy_bytes, one_of(*sizes), "move 16 bytes per instruction")
 
 
@@ -186,25 +187,22 @@ RULES = (
     Rule(ALL - TENSOR_MAP, PLAIN, lambda o: [
         Check("swizzle span bytes", o.swizzle.span_bytes, at_most(0), "use Swizzle.NONE or a tensor map")]),
 
-    Rule(frozenset({"ldg"}), "PTX ISA, ld", lambda o: _copy_bytes(o, 1, 2, 4, 8, 16)),
-    Rule(frozenset({"stg"}), "PTX ISA, st", lambda o: _copy_bytes(o, 1, 2, 4, 8, 16)),
-    Rule(frozenset({"dsm_load"}), "PTX ISA, ld", lambda o: _copy_bytes(o, 1, 2, 4, 8, 16)),
-    Rule(frozenset({"dsm_store"}), "PTX ISA, st.async", lambda o: _copy_bytes(o, 4, 8, 16)),
-    Rule(frozenset({"cp_async"}), "PTX ISA, cp.async (.cg: 16 only)", lambda o: _copy_bytes(o, 4, 8, 16)),
-    Rule(THREAD_GLOBAL, ACCESS, lambda o: _base(o, o.ring.copy_bytes)),
-    Rule(THREAD_GLOBAL, ACCESS, lambda o: _rows(o, o.ring.copy_bytes)),
-    Rule(THREAD_GLOBAL | {"dsm_load", "dsm_store"}, ACCESS, lambda o: _slots(o, o.ring.copy_bytes)),
-    Rule(frozenset({"dsm_load", "dsm_store"}), ACCESS, lambda o: [
+    *(Rule(frozenset({one.name}), f"PTX ISA, {one.ptx}", partial(_copy_bytes, one.access_bytes))
+      for one in MECHANISMS.values() if one.access_bytes),
+    Rule(THREADS - DSM, ACCESS, lambda o: _base(o, o.ring.copy_bytes)),
+    Rule(THREADS - DSM, ACCESS, lambda o: _rows(o, o.ring.copy_bytes)),
+    Rule(THREADS, ACCESS, lambda o: _slots(o, o.ring.copy_bytes)),
+    Rule(THREADS & DSM, ACCESS, lambda o: [
         Check("tile_bytes", o.tile_bytes, multiple_of(o.ring.copy_bytes),
               f"make a tile of {round_up(o.tile_bytes, o.ring.copy_bytes)} bytes")]),
 
-    Rule(BULK_GLOBAL | {"dsm_bulk"}, BULK_COPY, lambda o: _slots(o, 16)),
-    Rule(BULK_GLOBAL | {"dsm_bulk"}, BULK_COPY, lambda o: [
+    Rule(BULK, BULK_COPY, lambda o: _slots(o, 16)),
+    Rule(BULK, BULK_COPY, lambda o: [
         Check("tile_bytes", o.tile_bytes, multiple_of(16),
               f"make a tile of {round_up(o.tile_bytes, 16)} bytes")]),
-    Rule(BULK_GLOBAL, BULK_COPY, lambda o: _base(o, 16)),
-    Rule(BULK_GLOBAL, BULK_COPY, _tile_starts),
-    Rule(BULK_GLOBAL, BULK_COPY, lambda o: [
+    Rule(BULK - DSM, BULK_COPY, lambda o: _base(o, 16)),
+    Rule(BULK - DSM, BULK_COPY, _tile_starts),
+    Rule(BULK - DSM, BULK_COPY, lambda o: [
         Check("contiguous_bytes", o.contiguous_bytes, at_least(o.tile_bytes),
               "make each row a tile of its own (one bulk copy per row), or use a tensor map")]),
 

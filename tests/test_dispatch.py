@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from labkernels.legality import MECHANISMS
+from labkernels.mechanisms import MECHANISMS
 from labkernels.production import dispatch
 
 # (bytes, head_dim, head_dim_v) -> tiles: unmasked, causal, local, gathered, gathered local

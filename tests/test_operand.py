@@ -9,17 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels.legality import ARCHITECTURES, MECHANISMS, RULES, IllegalOperand, require_legal, violations
+from labkernels.legality import RULES, IllegalOperand, require_legal, violations
+from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, names
 from labkernels.operand import Operand, Ring, Swizzle, swizzle_offset
 from labkernels.paths import ROOT
 
 SHARED_LIMIT = 232_448
 SWIZZLED = [Swizzle.B32, Swizzle.B64, Swizzle.B128]
-TENSOR_MAP = {"tma_tile", "tma_multicast", "tma_store", "tma_reduce"}
-BULK = {"tma_bulk", "bulk_store", "bulk_reduce"}
-THREAD_GLOBAL = {"ldg", "cp_async", "stg"}
-DSM = {"dsm_load", "dsm_store", "dsm_bulk"}
-mechanisms = st.sampled_from(MECHANISMS)
+TENSOR_MAP = {*names(takes_tensor_map=True)}
+BULK = {*names(by_threads=False, takes_tensor_map=False, touches_global=True)}
+THREADS = {*names(by_threads=True)}
+THREAD_GLOBAL = {*names(by_threads=True, touches_global=True)}
+DSM = {*names(touches_global=False)}
+COUNTS_BYTES = sorted(names(counts_bytes=True))
+mechanisms = st.sampled_from([*MECHANISMS])
+
+
+def test_families_of_mechanisms():
+    assert {"tma_tile", "tma_multicast", "tma_store", "tma_reduce"} <= TENSOR_MAP
+    assert {"tma_bulk", "bulk_store", "bulk_reduce"} <= BULK
+    assert {"ldg", "cp_async", "stg"} <= THREAD_GLOBAL
+    assert {"dsm_load", "dsm_store", "dsm_bulk"} <= DSM
+    assert {"tma_bulk", "tma_tile", "tma_multicast", "dsm_store", "dsm_bulk"} <= {*COUNTS_BYTES}
 
 
 @st.composite
@@ -234,7 +245,7 @@ MUTATIONS = [
     (mutate_base, set(MECHANISMS) - DSM, 1, [None]),
     (mutate_slots, set(MECHANISMS), 1, [None]),
     (mutate_row, THREAD_GLOBAL | TENSOR_MAP, 1, [None]),
-    (mutate_size, BULK | {"dsm_bulk", "dsm_load", "dsm_store"}, 1, [None]),
+    (mutate_size, BULK | DSM, 1, [None]),
     (mutate_box, TENSOR_MAP, 2, [None]),
     (mutate_stride, THREAD_GLOBAL | TENSOR_MAP, 2, [None]),
     (mutate_far_stride, TENSOR_MAP, 2, [None]),
@@ -253,9 +264,9 @@ MUTATIONS = [
     (mutate_ctas, set(MECHANISMS), 1, [None]),
     (mutate_threads, set(MECHANISMS), 1, [None]),
     (mutate_threads_per_sm, set(MECHANISMS), 1, [None]),
-    (mutate_copy, THREAD_GLOBAL | {"dsm_load", "dsm_store"}, 1, [None]),
+    (mutate_copy, THREADS, 1, [None]),
     (mutate_unneeded_swizzle, set(MECHANISMS) - TENSOR_MAP, 1, [None]),
-    (mutate_element, {"tma_reduce", "bulk_reduce"}, 1, [None]),
+    (mutate_element, {*names(reduces=True)}, 1, [None]),
 ]
 
 
@@ -290,7 +301,7 @@ def test_dense_rows_off_16_bytes_are_a_legal_bulk_tile_but_no_tensor_map():
     assert {v.quantity for v in violations(operand, "tma_tile")} == {"inner_row_bytes", "strides_bytes[0]"}
 
 
-@pytest.mark.parametrize("mechanism", ["tma_bulk", "tma_tile", "tma_multicast", "dsm_store", "dsm_bulk"])
+@pytest.mark.parametrize("mechanism", COUNTS_BYTES)
 def test_a_phase_counts_at_most_2_to_20_less_1_bytes(mechanism):
     million = Operand(8, (128, 1024), (128, 1024), ring=Ring(stages=1, cluster=2))
     refused(million, mechanism, "tile_bytes", 2**20, f"at most {2**20 - 1}")

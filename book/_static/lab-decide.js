@@ -1,10 +1,6 @@
 // The decision page: the formulas of labkernels/model/closed_form.py and the checks of labkernels/model/advisor.py, in the browser.
 (() => {
-  const PREFERENCE = ["tma_tile", "tma_bulk", "tma_multicast", "dsm_bulk", "cp_async", "dsm_load", "ldg"];
-  const TENSOR_MAP = ["tma_tile", "tma_multicast"];
-  const THREADS = ["cp_async", "ldg"];
-  const DSM = ["dsm_bulk", "dsm_load"];
-  const IN_CLUSTERS = ["tma_tile", "tma_multicast", ...DSM];
+  const MECHANISMS = {};  // name: what it is, as labkernels/mechanisms.py says; from the page, in order of preference
   const QUEUED = { hbm: ["turn", "memory", "rows", "exchange"], l2: ["turn", "memory", "exchange"], computed: ["turn", "memory", "exchange"] };
   const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
@@ -12,20 +8,24 @@
   class Refused extends Error {}
 
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
-  const wayOf = (mechanism, fanOut, source) =>
-    source === "computed" && mechanism === "tma_multicast" ? "round trip" : ["tma_bulk", "tma_tile"].includes(mechanism) ? (fanOut > 1 ? "tma in a cluster" : "tma") : mechanism;
+  const wayOf = (mechanism, fanOut, source) => {
+    const moves = MECHANISMS[mechanism];
+    if (moves.by_threads || !moves.touches_global) return mechanism;
+    if (source === "computed" && moves.crosses_ctas) return "round trip";
+    return moves.crosses_ctas ? mechanism : fanOut > 1 ? "tma in a cluster" : "tma";
+  };
 
   function handedOver(mechanism, load, of, share) {
-    const way = of[wayOf(mechanism, load.fan_out, load.source)];
+    const moves = MECHANISMS[mechanism], way = of[wayOf(mechanism, load.fan_out, load.source)];
     const tile = load.tile_bytes, others = load.fan_out - 1, atOnce = load.ctas_per_sm;
     const own = share === "slices" ? tile / load.fan_out : tile;
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
-    const peers = share === "slices" || mechanism === "dsm_bulk" ? others : 1;
+    const peers = share === "slices" || moves.pushes ? others : 1;
     const found = { issue: way.handshake_cycles + way.peer_cycles * peers };
-    if (load.source === "computed" && mechanism !== "dsm_load") found.issue += own / way.make_bytes_per_cycle;
+    if (load.source === "computed" && moves.source !== "cluster") found.issue += own / way.make_bytes_per_cycle;
     let turn;
-    if (DSM.includes(mechanism)) {
-      const alone = share === "leader" || (mechanism === "dsm_bulk" && others === 1);
+    if (!moves.touches_global) {
+      const alone = share === "leader" || (moves.pushes && others === 1);
       found.exchange = (own * others * atOnce) / (alone ? of.dsm.outbox_bytes_per_cycle : way.crossing_bytes_per_cycle);
       turn = found.exchange / atOnce;
       if (load.source !== "computed") {
@@ -45,25 +45,26 @@
   }
 
   function terms(mechanism, load, of, share) {
-    if (DSM.includes(mechanism) || load.source === "computed") return handedOver(mechanism, load, of, share);
+    const moves = MECHANISMS[mechanism];
+    if (!moves.touches_global || load.source === "computed") return handedOver(mechanism, load, of, share);
     const way = of[wayOf(mechanism, load.fan_out)], tile = load.tile_bytes;
-    const flight = mechanism === "ldg" ? 1 : load.tiles_in_flight;
+    const flight = moves.through_registers ? 1 : load.tiles_in_flight;
     const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
     const inStep = load.fan_out > 1 && load.source === "l2";
     let turn = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
-    let issue = mechanism === "ldg" ? 0 : way.handshake_cycles;
-    if (THREADS.includes(mechanism)) {
+    let issue = moves.through_registers ? 0 : way.handshake_cycles;
+    if (moves.by_threads) {
       const pieces = (of.threads.piece_cycles * tile) / PIECE_BYTES / load.threads;
       turn += pieces;
-      if (mechanism === "cp_async") issue += pieces + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
+      if (!moves.through_registers) issue += pieces + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
     } else {
       let pieces = of.tma.copy_cycles * (load.copies - 1);
       if (load.lookups) pieces += of[mechanism].lookup_cycles * load.lookups;
       issue += pieces / load.issuers;
     }
     let onceFor = load.fan_out;
-    if (mechanism === "tma_tile" && inStep) onceFor = Math.min(onceFor, way.merged_requests);
-    const rowsLose = load.source === "hbm" && !load.is_dense && THREADS.includes(mechanism) && load.row_bytes < 128;
+    if (moves.takes_tensor_map && !moves.crosses_ctas && inStep) onceFor = Math.min(onceFor, way.merged_requests);
+    const rowsLose = load.source === "hbm" && !load.is_dense && moves.by_threads && load.row_bytes < 128;
     const efficiency = rowsLose
       ? of.threads.short_row_share_at_16 * (load.row_bytes / 16) ** of.threads.short_row_exponent
       : 1;
@@ -73,7 +74,7 @@
       memory: (tile * load.ctas_per_sm * sms) / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency,
       ingest: (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
     };
-    if (TENSOR_MAP.includes(mechanism)) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
+    if (moves.takes_tensor_map) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
     if (load.compute_cycles) found.compute = load.compute_cycles;
     return found;
   }
@@ -84,7 +85,8 @@
   }
 
   function predict(mechanism, load, of, share = "") {
-    if (!share && (DSM.includes(mechanism) || load.source === "computed")) {
+    const moves = MECHANISMS[mechanism];
+    if (!share && (!moves.touches_global || load.source === "computed")) {
       const possible = load.tile_bytes % (PIECE_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
       return possible.map((one) => predict(mechanism, load, of, one)).reduce((a, b) => (b.cycles < a.cycles ? b : a));
     }
@@ -97,9 +99,9 @@
     const gbps = ((load.tile_bytes * load.ctas_per_sm * sms) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
     const way = of[wayOf(mechanism, load.fan_out, load.source)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
-    const instructions = [...THREADS, "dsm_load"].includes(mechanism)
+    const instructions = moves.by_threads
       ? Math.max(1, load.tile_bytes / PIECE_BYTES / load.threads)
-      : mechanism === "dsm_bulk" ? load.fan_out : (load.copies + load.lookups) / load.issuers;
+      : moves.pushes ? load.fan_out : (load.copies + load.lookups) / load.issuers;
     return { mechanism, share, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
 
@@ -128,9 +130,10 @@
     const found = [], bad = (holds, text) => holds || found.push(text);
     const dense = q.rows === 1 || pitch === q.row_bytes;
     const shared = q.stages * (roundUp(tile, 128) + 16), copy = Math.min(16, q.alignment_bytes);
-    const passesOn = DSM.includes(mechanism), isMade = q.source === "computed";
-    const alone = q.cluster === 1 && (passesOn || mechanism === "tma_multicast");
-    const nothing = isMade && !passesOn && mechanism !== "tma_multicast";
+    const moves = MECHANISMS[mechanism], passesOn = !moves.touches_global, isMade = q.source === "computed";
+    const inRegisters = moves.through_registers && !passesOn, brought = passesOn && !isMade;  // by TMA, before it is passed on
+    const alone = q.cluster === 1 && moves.crosses_ctas;
+    const nothing = isMade && !moves.crosses_ctas;
     if (nothing) bad(false, "the tile is made in shared memory: there is nothing to load");
     else if (!(alone && passesOn)) {
       bad(q.threads <= 1024, "more than 1024 threads");
@@ -138,31 +141,32 @@
       bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
       bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
       bad(q.ctas_per_sm <= 32, "more than 32 CTAs on an SM");
-      if (THREADS.includes(mechanism)) {
-        bad(mechanism === "ldg" || copy >= 4, "cp.async needs an alignment of 4 bytes");
+      if (moves.by_threads && !passesOn) {
+        bad(moves.access_bytes.includes(copy), `its instructions move no ${copy} bytes at once`);
         bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
       }
-      if (mechanism === "tma_bulk") {
+      const byRun = !moves.by_threads && !moves.takes_tensor_map && !passesOn;
+      if (byRun) {
         bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
         bad(dense, "the rows do not follow each other: a bulk copy takes one run of bytes");
         const columns = Math.floor(pitch / q.row_bytes);
         const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
         bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
       }
-      if (TENSOR_MAP.includes(mechanism) || (passesOn && !isMade)) {
+      if (moves.takes_tensor_map || brought) {
         bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
         bad(q.row_bytes / q.element_bytes <= 256 && q.rows <= 256, "a side of the box has more than 256 elements");
       }
-      if (mechanism === "tma_bulk" || TENSOR_MAP.includes(mechanism) || (passesOn && !isMade)) bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
-      if (passesOn) bad(tile % (mechanism === "dsm_bulk" ? 16 : copy) === 0, "the tile is no multiple of 16 bytes, or of its alignment");
-      if (!THREADS.includes(mechanism) && !(isMade && mechanism === "dsm_load")) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
+      if (byRun || moves.takes_tensor_map || brought) bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
+      if (passesOn) bad(tile % (moves.by_threads ? copy : 16) === 0, "the tile is no multiple of 16 bytes, or of its alignment");
+      if (moves.counts_bytes || brought) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     }
-    bad(q.consumer !== "registers" || mechanism === "ldg", "delivers to shared memory, not to registers");
-    bad(mechanism !== "ldg" || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
-    bad(!q.index_rows || !["tma_tile", "tma_bulk"].includes(mechanism) || "lookup_cycles" in (of[mechanism] ?? {}), "look-ups of indices were not measured");
+    bad(q.consumer !== "registers" || inRegisters, "delivers to shared memory, not to registers");
+    bad(!inRegisters || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
+    bad(!q.index_rows || moves.by_threads || moves.crosses_ctas || "lookup_cycles" in (of[mechanism] ?? {}), "look-ups of indices were not measured");
     bad(!alone, "one CTA needs the tile: there is nobody to share it with");
-    bad(!q.index_rows || !(passesOn || mechanism === "tma_multicast"), "sharing indexed tiles was not measured");
-    bad(nothing || q.cluster === 1 || IN_CLUSTERS.includes(mechanism), "was not measured with CTAs that need the same tile");
+    bad(!q.index_rows || !moves.crosses_ctas, "sharing indexed tiles was not measured");
+    bad(nothing || q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
     return found;
   }
 
@@ -190,7 +194,7 @@
   function advise(q, of) {
     const shape = require(q, of);
     const excluded = {};
-    for (const name of PREFERENCE) {
+    for (const name in MECHANISMS) {
       const why = reasons(name, q, shape, of);
       if (why.length) excluded[name] = why;
     }
@@ -200,12 +204,13 @@
       copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1,
       lookups: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0, issuers: q.issuers, compute_cycles: q.compute_cycles,
     };
-    const ranked = PREFERENCE.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
+    const preference = Object.keys(MECHANISMS);
+    const ranked = preference.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
     if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
     ranked.sort((a, b) => a.cycles - b.cycles);
     for (const one of ranked) one.time_us = (shape.tensor * q.cluster) / one.gbps / 1e3;
     const tied = ranked.filter((one) => one.cycles <= ranked[0].cycles * NO_DIFFERENCE).map((one) => one.mechanism);
-    const place = (one) => PREFERENCE.indexOf(one.mechanism);
+    const place = (one) => preference.indexOf(one.mechanism);
     const choice = ranked.filter((one) => tied.includes(one.mechanism))
       .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a).mechanism;
     return { choice, tied, ranked, excluded, ...bestGain(choice, load, of) };
@@ -220,7 +225,8 @@
   }
 
   function start(root) {
-    const { constants, meanings } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    const { constants, meanings, mechanisms } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    Object.assign(MECHANISMS, mechanisms);
     const form = root.querySelector("form"), body = root.querySelector("tbody");
     const answer = root.querySelector(".lab-decide-answer"), more = root.querySelector(".lab-decide-more");
     const fields = [...form.elements].filter((field) => field.name);

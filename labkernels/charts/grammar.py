@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 import pandas as pd
 
+from labkernels.errors import LabError
+from labkernels.mechanisms import MECHANISMS
+
 try:
     import vl_convert as vlc
 except ImportError:  # a slim installation draws live charts only
@@ -19,26 +22,42 @@ VL_VERSION = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
 VEGA_LITE_MIME = f"application/vnd.vegalite.v{alt.VEGALITE_VERSION.split('.')[0]}+json"
 
 # Okabe-Ito hues, darkened or lightened until each has a contrast of 3:1 to white and to the book's dark page.
-_BLUE, _VERMILION, _GREEN, _PINK, _GOLD, _VIOLET, _BROWN, _GREY = PALETTE = [
-    "#0072b2", "#d55e00", "#009e73", "#c2609a", "#b07c00", "#8468d8", "#9a6b3f", "#7f8790",
-]  # fmt: skip
-
-# A hue is a data path, a dash tells apart what shares it: `stg` is `ldg` the other way, and so on.
-MECHANISM_STYLES: dict[str, tuple[str, tuple[int, ...]]] = {
-    "ldg": (_BLUE, (1, 0)),
-    "cp_async": (_VERMILION, (6, 3)),
-    "tma_bulk": (_GREEN, (2, 2)),
-    "tma_tile": (_PINK, (8, 2, 2, 2)),
-    "tma_multicast": (_GOLD, (12, 3)),
-    "dsm_load": (_VIOLET, (1, 0)),
-    "dsm_store": (_BROWN, (6, 3)),
-    "dsm_bulk": (_GREY, (2, 2)),
-    "tma_store": (_PINK, (4, 4)),
-    "bulk_store": (_GREEN, (12, 3)),
-    "tma_reduce": (_PINK, (1, 3)),
-    "bulk_reduce": (_GREEN, (1, 3)),
-    "stg": (_BLUE, (4, 4)),
+HUES = {
+    "blue": "#0072b2",
+    "vermilion": "#d55e00",
+    "green": "#009e73",
+    "pink": "#c2609a",
+    "gold": "#b07c00",
+    "violet": "#8468d8",
+    "brown": "#9a6b3f",
+    "grey": "#7f8790",
 }
+PALETTE = list(HUES.values())
+
+
+def _styles() -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Colour and dash of each mechanism: a hue is a data path, a dash tells apart what shares it.
+
+    Raises:
+        LabError: an unknown hue, or a style that another mechanism has.
+    """
+    styles: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for one in MECHANISMS.values():
+        if one.hue not in HUES:
+            raise LabError(
+                f"mechanism {one.name} has the hue {one.hue!r}; give it one of {', '.join(HUES)} in mechanisms.py"
+            )
+        style = HUES[one.hue], one.dash
+        if same := [name for name, known in styles.items() if known == style]:
+            raise LabError(
+                f"mechanisms {same[0]} and {one.name} are drawn alike ({one.hue}, {one.dash}); "
+                "give one of them another dash in mechanisms.py"
+            )
+        styles[one.name] = style
+    return styles
+
+
+MECHANISM_STYLES = _styles()
 
 # One name everywhere: charts of one concatenation then share what the reader picked, and Altair need not warn of it.
 warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
@@ -80,8 +99,7 @@ def _present(mechanisms: Iterable[str]) -> list[str]:
     names = set(mechanisms)
     if unknown := sorted(names - MECHANISM_STYLES.keys()):
         raise ValueError(
-            f"no colour for mechanism {', '.join(map(repr, unknown))}; "
-            f"known are {', '.join(MECHANISM_STYLES)}; a new one goes into charts.MECHANISM_STYLES"
+            f"no mechanism {', '.join(map(repr, unknown))}; known are {', '.join(MECHANISM_STYLES)}"
         )
     return [name for name in MECHANISM_STYLES if name in names]
 

@@ -21,10 +21,12 @@ from pathlib import Path
 import jinja2
 
 from labkernels.errors import LabError
-from labkernels.kernels.registry import ARCHITECTURES, KernelSpec
+from labkernels.kernels.registry import KernelSpec
+from labkernels.mechanisms import ARCHITECTURES
 from labkernels.paths import CACHE
 
 HERE = Path(__file__).parent
+PTX = HERE / "ptx"
 KERNELS = CACHE / "kernels"
 
 #: Environment variable that asks for kernels that compute-sanitizer can follow.
@@ -58,6 +60,7 @@ class Kernel:
         registers: per thread, of the entry and what it calls.
         shared_bytes: static shared memory per block.
         opcodes: SASS opcode with modifiers → static count, entry and mechanism together.
+        mechanisms: mechanism or feature, as `sass` names them → static count in the timed function.
     """
 
     spec: KernelSpec
@@ -69,6 +72,7 @@ class Kernel:
     registers: int
     shared_bytes: int
     opcodes: dict[str, int]
+    mechanisms: dict[str, int]
 
     def count(self, opcode: str) -> int:
         """Static count of a SASS opcode whatever its modifiers: `count("LDG")` does not count LDGSTS."""
@@ -77,16 +81,14 @@ class Kernel:
 
 def is_warp_specialized(spec: KernelSpec) -> bool:
     """Whether the kernel's first warp only consumes."""
-    constants = dict(spec.constants)
-    return spec.protocol == "stream" and (
-        spec.mechanism.startswith("tma") or constants.get("completion") == "mbarrier"
-    )
+    completes_on_barrier = spec.traits.counts_bytes or dict(spec.constants).get("completion") == "mbarrier"
+    return spec.protocol == "stream" and completes_on_barrier
 
 
 @cache
 def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "ptx"),
+        loader=jinja2.FileSystemLoader(PTX),
         undefined=jinja2.StrictUndefined,
         variable_start_string="${",
         variable_end_string="}",
@@ -203,7 +205,7 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
     ptx = render(spec, arch)
     sources = [ptx, spec.name, arch, json.dumps(toolchain())]
     files = (*sorted(HERE.glob("entry*.py")), *(HERE / f"{name}.py" for name in ("build", "sass")))
-    sources += [file.read_text() for file in files] + [str(spec.max_registers)]
+    sources += [file.read_text() for file in files] + [str(spec.max_registers), *spec.traits.opcodes]
     key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
     entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")
@@ -213,6 +215,9 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
     else:
         cubin = link([_numba_side(spec, arch, entry), ptx], arch, spec.max_registers)
         facts = _examine(spec, cubin)
+    if broken := spec.broken_promise(facts["mechanisms"], facts["mechanisms_of_all_code"]):
+        raise AssemblyError(f"{spec.name}: {broken}")
+    if not facts_file.exists():
         cache_dir.mkdir(parents=True, exist_ok=True)
         _write(cubin_file, cubin)
         _write(facts_file, json.dumps(facts).encode())
@@ -223,7 +228,7 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
         ptx=ptx,
         ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
         cubin=cubin,
-        **facts,
+        **{name: fact for name, fact in facts.items() if name != "mechanisms_of_all_code"},
     )
 
 
@@ -234,17 +239,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _examine(spec: KernelSpec, cubin: bytes) -> dict:
-    """Registers, shared memory and SASS counts; refuses code that breaks the registry's promise."""
+    """Registers, shared memory and SASS counts; refuses calls and spills in a timed loop."""
     from labkernels.kernels import sass
 
     functions = sass.disassemble(cubin)
     timed = functions[spec.function]
     opcodes = sum((function.opcodes for function in functions.values()), Counter())
-    present = {opcode.partition(".")[0] for opcode in opcodes}
-    if not any(re.match(rf"(?:{spec.required_opcode})(?:\.|$)", opcode) for opcode in opcodes):
-        raise AssemblyError(f"{spec.name}: no {spec.required_opcode} in its machine code")
-    if wrong := present & spec.forbidden_opcodes:
-        raise AssemblyError(f"{spec.name}: {', '.join(sorted(wrong))} in its machine code")
     if calls := [opcode for opcode in timed.opcodes_in_loops() if opcode.startswith("CALL")]:
         raise AssemblyError(f"{spec.name}: {calls[0]} inside a timed loop")
     if any(opcode.startswith(("LDL", "STL")) for opcode in timed.opcodes_in_loops()):
@@ -257,6 +257,8 @@ def _examine(spec: KernelSpec, cubin: bytes) -> dict:
         "registers": max(map(int, re.findall(r"REG:(\d+)", usage))),
         "shared_bytes": max(map(int, re.findall(r"SHARED:(\d+)", usage))),
         "opcodes": dict(sorted(opcodes.items())),
+        "mechanisms": dict(sorted(timed.mechanisms().items())),
+        "mechanisms_of_all_code": sorted({name for one in functions.values() for name in one.mechanisms()}),
     }
 
 

@@ -1,30 +1,15 @@
-"""The registry: which kernels exist for each mechanism, and what their machine code must and must not contain."""
+"""The registry: which kernels exist for each mechanism, as axes of compile-time constants."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 
-from labkernels.vocabulary import ARCHITECTURES
+from labkernels.errors import LabError
+from labkernels.mechanisms import ARCHITECTURES, GLOBAL, MECHANISMS, Mechanism
 
-#: Global-to-shared load opcodes (SASS, sm_90 and sm_100). A kernel contains its own mechanism's and no other.
-LOAD_OPCODES = {"ldg": "LDG", "cp_async": "LDGSTS", "tma_bulk": "UBLKCP", "tma_tile": "UTMALDG"}
 
-#: The same inside a cluster, as patterns of opcode and modifiers: what moves data from one CTA to another.
-CLUSTER_OPCODES = {
-    "tma_multicast": r"UTMALDG\.\dD\.MULTICAST",
-    "dsm_load": r"LD\.E",
-    "dsm_store": r"STAS|ST\.E",
-    "dsm_bulk": r"UBLKCP\.S\.S",
-}
-
-#: Loads that kernels of a cluster mechanism contain besides: something brings the tile to the first CTA, and
-#: a tile computed there goes to global memory and back (UBLKCP.G.S) before it can be multicast.
-CARRIERS = {
-    "tma_multicast": {"UTMALDG", "UBLKCP"},
-    "dsm_load": {"UTMALDG"},
-    "dsm_store": set(),
-    "dsm_bulk": {"UTMALDG", "UBLKCP"},
-}
+class NoKernel(LabError, ValueError):
+    """A kernel that the registry does not have; the message says what there is."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +17,7 @@ class KernelSpec:
     """One kernel: a mechanism, a protocol, and the compile-time constants its PTX is rendered with.
 
     Attributes:
-        mechanism: name in the book's vocabulary; also the file `ptx/<mechanism>.ptx`.
+        mechanism: a name of `MECHANISMS`; also the file `ptx/<mechanism>.ptx`.
         protocol: `stream` (many transfers in flight), `gather` (the same through a page table), `chase` (one
             dependent transfer at a time) or `issue` (a train of transfers handed over).
         constants: compile-time constants, sorted by name.
@@ -41,6 +26,11 @@ class KernelSpec:
     mechanism: str
     protocol: str
     constants: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def traits(self) -> Mechanism:
+        """What its mechanism is."""
+        return MECHANISMS[self.mechanism]
 
     @property
     def name(self) -> str:
@@ -62,40 +52,37 @@ class KernelSpec:
     def max_registers(self) -> int:
         """Registers per thread given to the linker: few enough for 512 threads and more on an SM, no spill in a loop.
 
-        `ldg` holds two tiles' worth of 16-byte pieces in registers, the others none; a gather beside tensor
-        cores fills the SM with one block of 384 threads.
+        Tiles that pass through registers are held there twice, `chunks` pieces of 16 bytes each; a gather beside
+        tensor cores fills the SM with one block of 384 threads.
         """
         if dict(self.constants).get("compute") == "wgmma":
             return 168
-        chunks = dict(self.constants).get("chunks", 1) if self.mechanism == "ldg" else 0
+        chunks = dict(self.constants).get("chunks", 1) if self.traits.through_registers else 0
         return {0: 64, 1: 64, 2: 64, 4: 80, 8: 128, 16: 128}[chunks]
 
-    @property
-    def required_opcode(self) -> str:
-        """Pattern of the SASS opcode that proves the mechanism, modifiers included where they do."""
-        return (LOAD_OPCODES | CLUSTER_OPCODES)[self.mechanism]
+    def broken_promise(self, timed: Iterable[str], all_code: Iterable[str]) -> str:
+        """What the kernel's machine code lacks or should not have, in words; empty if it is as promised.
 
-    @property
-    def forbidden_opcodes(self) -> frozenset[str]:
-        """The SASS opcodes of all other load mechanisms; a page table may be read by LDG."""
+        A kernel shows its own mechanism and no other that fills shared memory, but for its carriers; a page table may
+        be read by plain loads.
+
+        Args:
+            timed: mechanisms and features found in the timed function, as `sass` names them.
+            all_code: the same, of all functions.
+        """
+        own = self.traits
+        if not any(own.looks_like(MECHANISMS[name]) for name in timed if name in MECHANISMS):
+            shown = " or ".join(own.opcodes or [f"{own.generic} through a mapped address"])
+            return f"no {self.mechanism} ({shown}) in its timed code"
         has_table = self.protocol == "gather" or dict(self.constants).get("per_copy") == "lookup"
-        allowed = CARRIERS.get(self.mechanism, {self.required_opcode}) | ({"LDG"} if has_table else set())
-        return frozenset(LOAD_OPCODES.values()) - allowed
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """One way of moving an operand, with the compile-time axes of each of its protocols.
-
-    Attributes:
-        name: name in the book's vocabulary.
-        title: how a chart calls it.
-        axes: protocol -> list of axis dictionaries (constant -> values); a protocol's kernels are the products.
-    """
-
-    name: str
-    title: str
-    axes: Mapping[str, tuple[Mapping[str, tuple[int | str, ...]], ...]] = field(default_factory=dict)
+        allowed = {*own.carriers, *(("ldg",) if has_table else ())}
+        foreign = [
+            name
+            for name in all_code
+            if name in MECHANISMS and MECHANISMS[name].destination != GLOBAL
+            if name not in allowed and not own.looks_like(MECHANISMS[name])
+        ]
+        return f"{', '.join(foreign)} in its code, beside {self.mechanism}" if foreign else ""
 
 
 CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
@@ -133,95 +120,62 @@ def _rings(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | s
     return {**plain, **axes}
 
 
-MECHANISMS = {
-    mechanism.name: mechanism
-    for mechanism in (
-        Mechanism(
-            "ldg",
-            "ld.global → st.shared",
-            {
-                "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
-                "chase": (
-                    {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
-                    {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
-                    {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
-                ),
-                "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
-            },
+#: Mechanism → protocol → families of axes (constant → values); a protocol's kernels are their products. Stores and
+#: reductions have none yet.
+AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
+    "ldg": {
+        "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
+        "chase": (
+            {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
+            {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
+            {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
         ),
-        Mechanism(
-            "cp_async",
-            "cp.async",
-            {
-                "stream": (
-                    {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
-                    {"completion": ("mbarrier",), "chunks": CHUNKS},
-                ),
-                "gather": _gathers(compute=("none",)) + _gathers(compute=("wgmma",)),
-                "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
-                "issue": ({},),
-            },
+        "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
+    },
+    "cp_async": {
+        "stream": (
+            {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
+            {"completion": ("mbarrier",), "chunks": CHUNKS},
         ),
-        Mechanism(
-            "tma_bulk",
-            "TMA bulk (1-D)",
-            {
-                "stream": ({"excess_bytes": (0, 16)},),
-                "gather": _gathers(),
-                "chase": (
-                    {"wait": ("try_wait", "test_wait")},
-                    {"wait": ("try_wait",), "clock": ("chain",)},
-                ),
-                "issue": ({"per_copy": PER_COPY},),
-            },
+        "gather": _gathers(compute=("none",)) + _gathers(compute=("wgmma",)),
+        "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
+        "issue": ({},),
+    },
+    "tma_bulk": {
+        "stream": ({"excess_bytes": (0, 16)},),
+        "gather": _gathers(),
+        "chase": (
+            {"wait": ("try_wait", "test_wait")},
+            {"wait": ("try_wait",), "clock": ("chain",)},
         ),
-        Mechanism(
-            "tma_tile",
-            "TMA tensor tile",
-            {
-                "stream": ({"rank": (1, 2, 3, 4, 5)},),
-                "gather": _gathers(compute=("none",), table=("global", "none"))
-                + _gathers(compute=("wgmma",), table=("global", "none")),
-                "chase": (
-                    {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},
-                    {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
-                ),
-                "issue": ({"rank": (2,), "per_copy": PER_COPY},),
-                "ring": ({"producers": (1, 2), "consumers": CONSUMERS},),
-                "arrival": ({},),
-            },
+        "issue": ({"per_copy": PER_COPY},),
+    },
+    "tma_tile": {
+        "stream": ({"rank": (1, 2, 3, 4, 5)},),
+        "gather": _gathers(compute=("none",), table=("global", "none"))
+        + _gathers(compute=("wgmma",), table=("global", "none")),
+        "chase": (
+            {"rank": (1, 2, 3, 4, 5), "wait": ("try_wait",)},
+            {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
         ),
-        Mechanism(
-            "tma_multicast",
-            "TMA multicast",
-            {
-                "ring": (
-                    _rings({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
-                    _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
-                    _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
-                    _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
-                    _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
-                    _rings({"fault": ("missing_expect", "early_exit")}),
-                ),
-                "arrival": ({},),
-            },
+        "issue": ({"rank": (2,), "per_copy": PER_COPY},),
+        "ring": ({"producers": (1, 2), "consumers": CONSUMERS},),
+        "arrival": ({},),
+    },
+    "tma_multicast": {
+        "ring": (
+            _rings({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
+            _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
+            _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
+            _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
+            _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
+            _rings({"fault": ("missing_expect", "early_exit")}),
         ),
-        Mechanism(
-            "dsm_load",
-            "ld.shared::cluster",
-            {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
-        ),
-        Mechanism(
-            "dsm_store",
-            "st.async / st.shared::cluster",
-            {"exchange": ({"completion": ("async", "plain")},), "pair": ({},)},
-        ),
-        Mechanism(
-            "dsm_bulk",
-            "cp.async.bulk, CTA → cluster",
-            {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
-        ),
-    )
+        "arrival": ({},),
+    },
+    "dsm_load": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
+    "dsm_store": {"exchange": ({"completion": ("async", "plain")},), "pair": ({},)},
+    "dsm_bulk": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
 }
 
 
@@ -229,26 +183,40 @@ def kernel(mechanism: str, protocol: str, **constants: int | str) -> KernelSpec:
     """The spec of one kernel.
 
     Raises:
-        ValueError: there is no such mechanism, protocol or combination of constants; the message lists what there is.
+        NoKernel: there is no such mechanism, protocol or combination of constants; the message lists what there is.
     """
+    _require_entries()
     if mechanism not in MECHANISMS:
-        raise ValueError(f"mechanism {mechanism!r} has no kernel; choose one of {', '.join(MECHANISMS)}")
-    if protocol not in MECHANISMS[mechanism].axes:
-        known = ", ".join(MECHANISMS[mechanism].axes)
-        raise ValueError(f"{mechanism} has no protocol {protocol!r}; choose one of {known}")
+        raise NoKernel(f"{mechanism!r} is no mechanism: mechanisms.py has {', '.join(MECHANISMS)}")
+    if mechanism not in AXES:
+        raise NoKernel(
+            f"{mechanism!r} has no kernel: choose one of {', '.join(AXES)}, or give it axes in kernels/registry.py"
+        )
+    if protocol not in AXES[mechanism]:
+        raise NoKernel(
+            f"{mechanism} has no protocol {protocol!r}: choose one of {', '.join(AXES[mechanism])}"
+        )
     spec = KernelSpec(mechanism, protocol, tuple(sorted(constants.items())))
     if spec not in (family := kernels(mechanism, protocol)):
-        raise ValueError(f"no kernel {spec.name}; there are {', '.join(one.name for one in family)}")
+        raise NoKernel(f"no kernel {spec.name}; there are {', '.join(one.name for one in family)}")
     return spec
 
 
 def kernels(mechanism: str | None = None, protocol: str | None = None) -> tuple[KernelSpec, ...]:
     """All kernels, or those of one mechanism or protocol, in registry order."""
+    _require_entries()
     return tuple(
         KernelSpec(name, each_protocol, tuple(sorted(zip(axes, values, strict=True))))
-        for name, entry in MECHANISMS.items()
-        for each_protocol, families in entry.axes.items()
+        for name, protocols in AXES.items()
+        for each_protocol, families in protocols.items()
         for axes in families
         for values in product(*axes.values())
         if mechanism in (None, name) and protocol in (None, each_protocol)
     )
+
+
+def _require_entries() -> None:
+    if strangers := [name for name in AXES if name not in MECHANISMS]:
+        raise NoKernel(
+            f"kernels/registry.py has axes for {strangers[0]!r}, which has no entry in mechanisms.py: add one"
+        )

@@ -6,25 +6,25 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_binary_utility
 
 from labkernels.errors import LabError
-from labkernels.vocabulary import MECHANISMS as MECHANISMS
+from labkernels.mechanisms import MECHANISMS
 
-FEATURES = (
-    "generic_load",
-    "generic_store",
-    "atomic",
-    "dsm_atomic",
-    "cluster_barrier",
-    "remote_arrive",
-    "prefetch",
-    "tensormap_prefetch",
-)
-"""What else a census reports: accesses of unknown address space, atomics, cluster traffic, prefetches."""
+#: What else a census reports, with its opcodes: accesses of unknown address space, atomics, cluster traffic, and so on.
+FEATURES = {
+    "generic_load": ("LD",),
+    "generic_store": ("ST",),
+    "atomic": ("ATOM", "ATOMG", "RED", "REDG"),
+    "dsm_atomic": ("REDAS",),
+    "cluster_barrier": ("UCGABAR_ARV", "UCGABAR_WAIT"),
+    "remote_arrive": ("SYNCS.ARRIVE.RED",),
+    "prefetch": ("UBLKPF", "UTMAPF", "CCTL.PF1", "CCTL.PF2"),
+    "tensormap_prefetch": ("UTMACCTL.PF",),
+}
 
 FIRST_WITH_CLUSTERS = 90
 
@@ -182,30 +182,34 @@ class Function:
                     break
 
 
-_THROUGH_MAPPED_POINTER = {"generic_load": "dsm_load", "generic_store": "dsm_store", "atomic": "dsm_atomic"}
+#: Opcode and modifiers that an instruction must have, and its name; of several that match, most modifiers win.
+_PATTERNS = [
+    (opcode.split("."), name)
+    for name, opcodes in [*((m.name, m.opcodes) for m in MECHANISMS.values()), *FEATURES.items()]
+    for opcode in opcodes
+]
 
-_BY_BASE = {
-    "LDG": "ldg",
-    "STG": "stg",
-    "LDGSTS": "cp_async",
-    "UTMASTG": "tma_store",
-    "UTMAREDG": "tma_reduce",
-    "UBLKRED": "bulk_reduce",
-    "STAS": "dsm_store",
-    "REDAS": "dsm_atomic",
-    "LD": "generic_load",
-    "ST": "generic_store",
-    "ATOM": "atomic",
-    "ATOMG": "atomic",
-    "RED": "atomic",
-    "REDG": "atomic",
-    "UCGABAR_ARV": "cluster_barrier",
-    "UCGABAR_WAIT": "cluster_barrier",
-    "UBLKPF": "prefetch",
-    "UTMAPF": "prefetch",
+
+@cache
+def _named(opcode: str) -> str | None:
+    base, *modifiers = opcode.split(".")
+    found = [
+        (len(wanted), name)
+        for (first, *wanted), name in _PATTERNS
+        if first == base and _in_order(wanted, modifiers)
+    ]
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _in_order(wanted: list[str], modifiers: list[str]) -> bool:
+    left = iter(modifiers)
+    return all(one in left for one in wanted)
+
+
+#: Generic accesses, by what they are where their address is another CTA's.
+_THROUGH_MAPPED_POINTER = {_named(m.generic): m.name for m in MECHANISMS.values() if m.generic} | {
+    "atomic": "dsm_atomic"
 }
-
-_BULK_DIRECTION = {("S", "G"): "tma_bulk", ("G", "S"): "bulk_store", ("S", "S"): "dsm_bulk"}
 
 
 def mechanism(opcode: str, operands: str = "") -> str | None:
@@ -215,22 +219,11 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
         opcode: With its modifiers, as in `UBLKCP.S.G`.
         operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster.
     """
-    base, *modifiers = opcode.split(".")
-    if base == "UTMALDG":
-        return "tma_multicast" if "MULTICAST" in modifiers else "tma_tile"
-    if base == "UBLKCP":
-        direction = _BULK_DIRECTION.get(tuple(m for m in modifiers if m in ("S", "G")))
-        return "tma_multicast" if "MULTICAST" in modifiers and direction == "tma_bulk" else direction
-    if base == "CCTL" and {"PF1", "PF2"} & set(modifiers):
-        return "prefetch"
-    if base == "UTMACCTL" and "PF" in modifiers:
-        return "tensormap_prefetch"
-    if base == "SYNCS" and {"ARRIVE", "RED"} <= set(modifiers):
-        return "remote_arrive"
-    name = _BY_BASE.get(base)
+    name = _named(opcode)
     # From sm_90 on a global or generic address carries a descriptor or is 64 bits wide; a bare 32-bit
     # address is one of the cluster's shared window.
-    if base in ("LD", "ST", "ATOM") and operands and "desc[" not in operands and ".64" not in operands:
+    is_bare = operands and "desc[" not in operands and ".64" not in operands
+    if is_bare and opcode.partition(".")[0] in ("LD", "ST", "ATOM"):
         return _THROUGH_MAPPED_POINTER[name]
     return name
 

@@ -9,10 +9,11 @@ from math import prod
 
 from labkernels.errors import LabError
 from labkernels.legality import IllegalOperand, Violation, violations
+from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
-    DSM,
     IN_CLUSTERS,
     MODEL,
+    PREFERENCE,
     TERMS,
     Constants,
     Load,
@@ -23,8 +24,6 @@ from labkernels.model.closed_form import (
 )
 from labkernels.operand import Operand, Ring, round_up
 
-#: The fewer threads, the earlier: decides between predictions that differ neither in time nor in instructions.
-PREFERENCE = ("tma_tile", "tma_bulk", "tma_multicast", "dsm_bulk", "cp_async", "dsm_load", "ldg")
 NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
 SOURCES = ("hbm", "l2", "computed")
 CONSUMERS = ("shared", "registers")
@@ -280,20 +279,26 @@ def exclusions(
     """Why mechanisms cannot be taken, by mechanism; those that can are left out."""
     found = {}
     for name in PREFERENCE:
+        moves = MECHANISMS[name]
+        in_registers = moves.through_registers and moves.touches_global
         reasons = [str(broken) for broken in _illegal(operand, name, load.source)]
-        if consumer == "registers" and name != "ldg":
+        if consumer == "registers" and not in_registers:
             reasons.append("delivers to shared memory, the data are needed in registers")
-        if name == "ldg" and consumer == "shared" and load.tiles_in_flight == 1:
+        if in_registers and consumer == "shared" and load.tiles_in_flight == 1:
             reasons.append("was measured with a tile in registers and two slots: give 2 stages")
-        if name in ("tma_multicast", *DSM) and load.fan_out == 1:
+        if moves.crosses_ctas and load.fan_out == 1:
             reasons.append("one CTA needs the tile: there is nobody to share it with")
-        if index_rows and name in ("tma_tile", "tma_bulk") and (name, "lookup_cycles") not in of:
+        if (
+            index_rows
+            and not moves.by_threads
+            and not moves.crosses_ctas
+            and (name, "lookup_cycles") not in of
+        ):
             reasons.append("look-ups of indices were not measured")
-        if name == "tma_multicast" and index_rows:
-            reasons.append("multicast of indexed tiles was not measured")
-        if name in DSM and index_rows:
-            reasons.append("passing on indexed tiles was not measured")
-        if load.source == "computed" and name not in ("tma_multicast", *DSM):
+        if index_rows and moves.crosses_ctas:
+            what = "multicast of" if moves.touches_global else "passing on"
+            reasons.append(f"{what} indexed tiles was not measured")
+        if load.source == "computed" and not moves.crosses_ctas:
             reasons.append("the tile is made in shared memory: there is nothing to load")
         elif load.fan_out > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
@@ -304,12 +309,13 @@ def exclusions(
 
 def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
     """Broken rules; before a tile from global memory is passed on, TMA brings it to the first CTA."""
-    if name not in DSM:
-        return [] if source == "computed" and name != "tma_multicast" else list(violations(operand, name))
-    if operand.ring.cluster == 1:
+    moves = MECHANISMS[name]
+    nothing_to_load = source == "computed" and not moves.crosses_ctas
+    nobody_to_serve = not moves.touches_global and operand.ring.cluster == 1
+    if nothing_to_load or nobody_to_serve:
         return []
-    brought = violations(operand, "tma_tile") if source != "computed" else ()
-    return [*violations(operand, name), *brought]
+    carriers = moves.carriers if source != "computed" else ()
+    return [broken for each in (name, *carriers) for broken in violations(operand, each)]
 
 
 def gpus() -> list[str]:

@@ -13,15 +13,24 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from labkernels.kernels.registry import AXES
+from labkernels.mechanisms import CLUSTER, MECHANISMS
 from labkernels.operand import KIB
 from labkernels.paths import DATA
 
 MODEL = DATA / "model"
 
-THREADS = ("ldg", "cp_async")  # copied by all threads, 16 bytes each
-BULK = ("tma_bulk", "tma_tile", "tma_multicast")  # copied by one thread's command
-DSM = ("dsm_bulk", "dsm_load")  # from shared memory to shared memory: pushed, pulled
-IN_CLUSTERS = ("tma_tile", "tma_multicast", *DSM)  # measured with CTAs that need the same tile
+#: Mechanisms that the model predicts, those with the fewest busy threads first.
+PREFERENCE = tuple(
+    one.name for one in sorted(MECHANISMS.values(), key=lambda one: one.preference) if one.preference
+)
+DSM = tuple(
+    name for name in PREFERENCE if not MECHANISMS[name].touches_global
+)  # shared memory to shared memory
+CROSSING = tuple(name for name in PREFERENCE if MECHANISMS[name].crosses_ctas)
+IN_CLUSTERS = tuple(
+    name for name in PREFERENCE if "ring" in AXES[name]
+)  # run with CTAs that need the same tile
 SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
 PIECE_BYTES = 16  # of a thread's instruction
 RING_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
@@ -121,9 +130,12 @@ def way_of(mechanism: str, fan_out: int, source: str = "l2") -> str:
 
     A computed tile is stored to L2 before it is multicast: a round trip.
     """
-    if source == "computed" and mechanism == "tma_multicast":
+    moves = MECHANISMS[mechanism]
+    if moves.by_threads or not moves.touches_global:
+        return mechanism
+    if source == "computed" and moves.crosses_ctas:
         return "round trip"
-    if mechanism in ("tma_bulk", "tma_tile"):
+    if not moves.crosses_ctas:
         return "tma" if fan_out == 1 else "tma in a cluster"
     return mechanism
 
@@ -132,7 +144,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     """Cycles that each term alone would take for one tile of one CTA; see `TERMS`.
 
     Args:
-        mechanism: a name from `THREADS`, `BULK` or `DSM`.
+        mechanism: a name from `PREFERENCE`.
         load: the operand.
         of: constants of one GPU by way and name.
         share: of DSM and of computed tiles, one of `SHARES`.
@@ -140,20 +152,23 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     Raises:
         KeyError: there are no constants for this mechanism.
     """
-    if mechanism in DSM or load.source == "computed":
+    moves = MECHANISMS[mechanism]
+    if not moves.touches_global or load.source == "computed":
         return _handed_over(mechanism, load, of, share)
     way = way_of(mechanism, load.fan_out)
     tile = load.tile_bytes
-    flight = 1 if mechanism == "ldg" else load.tiles_in_flight  # one set of registers is waited for at a time
+    flight = (
+        1 if moves.through_registers else load.tiles_in_flight
+    )  # one set of registers is waited for at a time
     sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
     in_step = load.fan_out > 1 and load.source == "l2"
     port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
     turn = of[way, f"latency_{load.source}_cycles"] + tile / port
-    issue = of[way, "handshake_cycles"] if mechanism != "ldg" else 0.0
-    if mechanism in THREADS:
+    issue = 0.0 if moves.through_registers else of[way, "handshake_cycles"]
+    if moves.by_threads:
         pieces = of["threads", "piece_cycles"] * tile / PIECE_BYTES / load.threads
         turn += pieces
-        if mechanism == "cp_async":  # warps of all CTAs arrive through one SM's shared memory
+        if not moves.through_registers:  # warps of all CTAs arrive through one SM's shared memory
             issue += pieces + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
     else:
         pieces = of["tma", "copy_cycles"] * (load.copies - 1)
@@ -164,13 +179,13 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
 
     # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
     once_for = float(load.fan_out)
-    if mechanism == "tma_tile" and in_step:
+    if moves.takes_tensor_map and not moves.crosses_ctas and in_step:
         once_for = min(once_for, of[way, "merged_requests"])
     efficiency = _row_efficiency(mechanism, load, of)
     rate = of["gpu", f"{load.source}_bytes_per_cycle"]
     found["memory"] = tile * load.ctas_per_sm * sms / once_for / rate / efficiency
     found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
-    if mechanism in ("tma_tile", "tma_multicast"):
+    if moves.takes_tensor_map:
         found["rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
     if load.compute_cycles:
         found["compute"] = load.compute_cycles
@@ -179,18 +194,18 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
 
 def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
     """Terms of a tile that goes from shared memory to shared memory, pushed, pulled, or by L2 and multicast."""
-    way = way_of(mechanism, load.fan_out, load.source)
+    moves, way = MECHANISMS[mechanism], way_of(mechanism, load.fan_out, load.source)
     tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
     own = tile / load.fan_out if share == "slices" else tile  # what one CTA brings or makes, and passes on
     sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
     # A leader stores once; whoever pulls from a leader waits for one CTA.
-    peers = others if share == "slices" or mechanism == "dsm_bulk" else 1
+    peers = others if share == "slices" or moves.pushes else 1
     found = {"issue": of[way, "handshake_cycles"] + of[way, "peer_cycles"] * peers}
-    if load.source == "computed" and mechanism != "dsm_load":  # who pulls waits longer than making takes
+    if load.source == "computed" and moves.source != CLUSTER:  # who pulls waits longer than making takes
         found["issue"] += own / of[way, "make_bytes_per_cycle"]
-    if mechanism in DSM:
+    if not moves.touches_global:
         # One CTA passes on at the rate of its outbox, and so do two that push; where more cross, they get less.
-        alone = share == "leader" or (mechanism == "dsm_bulk" and others == 1)
+        alone = share == "leader" or (moves.pushes and others == 1)
         rate = of["dsm", "outbox_bytes_per_cycle"] if alone else of[way, "crossing_bytes_per_cycle"]
         found["exchange"] = own * others * at_once / rate
         turn = found["exchange"] / at_once
@@ -212,7 +227,7 @@ def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[
 
 def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
     """Share of HBM's rate that rows far apart get; a tensor map promotes its requests to 128 bytes and has no loss."""
-    if load.source != "hbm" or load.is_dense or mechanism not in THREADS or load.row_bytes >= 128:
+    if load.source != "hbm" or load.is_dense or not MECHANISMS[mechanism].by_threads or load.row_bytes >= 128:
         return 1.0
     return (
         of["threads", "short_row_share_at_16"] * (load.row_bytes / 16) ** of["threads", "short_row_exponent"]
@@ -221,7 +236,8 @@ def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
 
 def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
     """Period, rate and interval of one mechanism; arguments and errors as `terms`, no `share` for the faster one."""
-    if not share and (mechanism in DSM or load.source == "computed"):
+    moves = MECHANISMS[mechanism]
+    if not share and (not moves.touches_global or load.source == "computed"):
         possible = SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else ("leader",)
         return min(
             (predict(mechanism, load, of, one) for one in possible), key=lambda one: one.cycles_per_tile
@@ -240,9 +256,10 @@ def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Predi
 
 def instructions(mechanism: str, load: Load) -> float:
     """Copies and look-ups of a tile that the busiest thread gives."""
-    if mechanism in THREADS or mechanism == "dsm_load":
+    moves = MECHANISMS[mechanism]
+    if moves.by_threads:
         return max(1.0, load.tile_bytes / PIECE_BYTES / load.threads)
-    if mechanism == "dsm_bulk":
+    if moves.pushes:
         return float(load.fan_out)  # its own part, and one command for each other CTA
     return (load.copies + load.lookups) / load.issuers
 

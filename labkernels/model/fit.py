@@ -7,7 +7,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from labkernels.model.closed_form import DSM, MODEL, SHARES, Load, constants, predict, way_of
+from labkernels.mechanisms import names
+from labkernels.model.closed_form import (
+    CROSSING,
+    DSM,
+    MODEL,
+    PREFERENCE,
+    SHARES,
+    Load,
+    constants,
+    predict,
+    way_of,
+)
 from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
@@ -158,7 +169,7 @@ def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
         return pd.DataFrame(columns=[*TABLE, "ctas"])
     for name, value in multicast_findings.PLAIN.items():
         frame = frame[frame[name].eq(value)]
-    wanted = (frame["mechanism"].isin(["tma_multicast", *DSM]) & frame["share"].isin(SHARES)) | (
+    wanted = (frame["mechanism"].isin(CROSSING) & frame["share"].isin(SHARES)) | (
         frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
     )
     frame = frame[wanted & frame["fan_out"].gt(1)]
@@ -249,7 +260,7 @@ def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:
         ("tma", "copy_cycles"): step("tma_tile", 1024),
         ("threads", "piece_cycles"): step("cp_async", 512),
     }
-    for name in ("tma_bulk", "tma_tile"):
+    for name in (name for name in PREFERENCE if way_of(name, fan_out=1) == "tma"):
         found[name, "lookup_cycles"] = step(name, 1024, "lookup") - step(name, 1024)
     return found
 
@@ -277,7 +288,7 @@ def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFr
     of = _with_hbm(_least_squares(passed[~passed["held_out"]], HANDED_OVER_NAMES, of))
     table = predicted(table, of)
     for name in ("tile_bytes", "row_bytes", "tiles_in_flight", "ctas_per_sm", "threads"):
-        copying = table[table["mechanism"].isin(["ldg", "cp_async"])] if name == "threads" else table
+        copying = table[table["mechanism"].isin(names(by_threads=True))] if name == "threads" else table
         of["range", f"{name}_least"], of["range", f"{name}_most"] = (
             float(edge) for edge in (copying[name].min(), copying[name].max())
         )

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from labkernels.model.closed_form import Constants, Load, constants, predict
-from labkernels.store import datasheet, published
+from labkernels.store import published
 
+SMS = {"H100 SXM5": 132, "B200": 148}  # NVIDIA's data sheets
 STAGES = 4  # where a publication names no ring
 PLAIN = Load(tile_bytes=4096, row_bytes=2048, tiles_in_flight=STAGES)
 
@@ -25,7 +26,7 @@ def _curve(target: str) -> pd.DataFrame:
 def _constants(target: str, base: str) -> Constants:
     of = dict(constants(base))
     of["gpu", "hbm_bytes_per_cycle"] = float(_curve(target)["value"].max()) * 1e3 / of["gpu", "sm_clock_mhz"]
-    of["gpu", "sms_at_fan_out_1"] = float(datasheet(target).sm_count)
+    of["gpu", "sms_at_fan_out_1"] = float(SMS[target])
     return of
 
 
@@ -33,7 +34,7 @@ def projected(target: str, base: str) -> pd.DataFrame:
     """The published curves of HBM throughput over bytes in flight beside the model's.
 
     Args:
-        target: a GPU whose number of SMs table `gpus` has.
+        target: a GPU of `SMS`.
         base: the GPU whose fitted constants are used, its clock included.
 
     Returns:

@@ -1,5 +1,6 @@
 """What production kernels chose, operand by operand, and the features that seem to decide it."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -8,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkernels.errors import LabError
+from labkernels.mechanisms import GLOBAL, names
 from labkernels.paths import DATA
 from labkernels.production import flash_names
 from labkernels.production.census import census
@@ -21,6 +23,24 @@ def read(table: str) -> pd.DataFrame:
     """One table of the catalog with the types of its schema: `operands` or `fa3_census`."""
     schema = load_package(CATALOG / "datapackage.json")[table]
     return pd.read_csv(CATALOG / schema.path, dtype={field.name: field.dtype for field in schema.fields})
+
+
+def as_stored(census: pd.DataFrame) -> pd.DataFrame:
+    """The columns of table `fa3_census` of what `labkernels census --csv` prints, which has one for each mechanism.
+
+    Args:
+        census: Of text, as printed.
+
+    Raises:
+        LabError: a mechanism or feature that the table has no column for occurs.
+    """
+    known = [field.name for field in load_package(CATALOG / "datapackage.json")["fa3_census"].fields]
+    for name in census.columns.difference(known, sort=False):
+        if census[name].ne("0").any():
+            raise LabError(
+                f"kernels use {name}, for which fa3_census has no column: add one to data/catalog/datapackage.json"
+            )
+    return census[known]
 
 
 def flash_kernels(census: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +73,7 @@ class Reading:
     expected: str
 
 
-_TMA_LOAD = "mechanism in ['tma_tile', 'tma_multicast', 'tma_bulk']"
+_TMA_LOAD = f"mechanism in {names(source=GLOBAL, by_threads=False)}"
 
 READINGS = (
     Reading(
@@ -72,7 +92,7 @@ READINGS = (
         "regular or indexed",
         "An index for every row rules TMA out.",
         "index_granularity == 'row'",
-        "mechanism in ['cp_async', 'ldg', 'stg']",
+        f"mechanism in {names(touches_global=True, by_threads=True)}",
     ),
     Reading(
         "row bytes",
@@ -90,7 +110,7 @@ READINGS = (
         "alignment",
         "Alignment below 16 bytes rules TMA out.",
         "direction == 'load' and alignment_bytes < 16",
-        "mechanism in ['cp_async', 'ldg']",
+        f"mechanism in {names(source=GLOBAL, by_threads=True)}",
     ),
     Reading(
         "reuse across CTAs",
@@ -267,3 +287,7 @@ def compiled(path: str) -> pd.DataFrame:
         raise LabError(f"{path}: {'; '.join(errors[path])}")
     named = ("kernel", "arch", "registers", "reading")
     return pd.DataFrame({name: getattr(k, name) for name in named} | dict(k.mechanisms) for k in kernels)
+
+
+if __name__ == "__main__":
+    as_stored(pd.read_csv(sys.stdin, dtype=str, keep_default_na=False)).to_csv(sys.stdout, index=False)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from labkernels.kernels import sass
+from labkernels.mechanisms import CLUSTER, GLOBAL, MECHANISMS, names
 from labkernels.production import flash_names
 from labkernels.production.containers import Cubin, unpack
 from labkernels.production.flash_names import FlashKernel
@@ -34,7 +35,7 @@ class KernelCensus:
         registers: Per thread, callees included.
         shared_bytes: Static shared memory per CTA.
         opcodes: Counts of all memory, cluster and prefetch opcodes with their modifiers.
-        mechanisms: Counts per name of `sass.MECHANISMS`.
+        mechanisms: Counts per name of `MECHANISMS`.
         features: Counts per name of `sass.FEATURES`.
         flash: What a FlashAttention-3 name says.
     """
@@ -112,7 +113,7 @@ def _of_cubin(file: str, cubin: Cubin) -> list[KernelCensus]:
                 registers=registers,
                 shared_bytes=shared_bytes,
                 opcodes=tuple(sorted((op, n) for op, n in opcodes.items() if sass.moves_memory(op))),
-                mechanisms=tuple((m, counts[m]) for m in sass.MECHANISMS if counts[m]),
+                mechanisms=tuple((m, counts[m]) for m in MECHANISMS if counts[m]),
                 features=tuple((m, counts[m]) for m in sass.FEATURES if counts[m]),
                 flash=flash_names.parse(name),
             )
@@ -126,25 +127,20 @@ def _resources(cubin: Path) -> dict[str, tuple[int, int]]:
     return {name: (int(registers), int(shared_bytes)) for name, registers, shared_bytes in found}
 
 
-_LOADS = {
-    "tma_tile": "TMA",
-    "tma_multicast": "TMA multicast",
-    "tma_bulk": "bulk copy",
-    "cp_async": "cp.async",
-    "ldg": "ld.global",
-    "generic_load": "generic ld",
-    "dsm_load": "ld.shared::cluster",
-}
-_STORES = {
-    "tma_store": "TMA store",
-    "bulk_store": "bulk store",
-    "tma_reduce": "TMA reduce",
-    "bulk_reduce": "bulk reduce",
-    "stg": "st.global",
-    "generic_store": "generic st",
-    "atomic": "atomics",
-}
-_TO_OTHER_CTAS = {"dsm_store": "stores", "dsm_bulk": "bulk copies", "dsm_atomic": "atomics"}
+def _titles(mechanisms: Iterable[str]) -> dict[str, str]:
+    """What a sentence calls some mechanisms; those of the copy engine first."""
+    chosen = sorted(
+        (MECHANISMS[name] for name in mechanisms),
+        key=lambda m: (m.by_threads, m.reduces, m.through_registers, not m.takes_tensor_map),
+    )
+    return {m.name: m.title for m in chosen}
+
+
+_LOADS = _titles(names(source=GLOBAL)) | {"generic_load": "generic ld"} | _titles(names(source=CLUSTER))
+_STORES = _titles(names(destination=GLOBAL)) | {"generic_store": "generic st", "atomic": "atomics"}
+_TO_OTHER_CTAS = _titles(names(pushes=True)) | {"dsm_atomic": "atomics"}
+_COPY_ENGINE_LOADS = names(source=GLOBAL, by_threads=False)
+_ASYNCHRONOUS = names(touches_global=True, through_registers=False, reduces=False)
 
 
 def _read(kernel: KernelCensus) -> str:
@@ -160,7 +156,8 @@ def _read(kernel: KernelCensus) -> str:
         parts.append(f"stores by {stores}")
     if others := named(_TO_OTHER_CTAS):
         parts.append(f"{others} to other CTAs of the cluster")
-    if ("tma_tile" in counts or "tma_bulk" in counts) and "tma_multicast" not in counts:
+    copied = [name for name in _COPY_ENGINE_LOADS if name in counts]
+    if copied and not any(MECHANISMS[name].crosses_ctas for name in copied):
         parts.append("no multicast")
     return "; ".join(parts) or "moves no data to or from global or remote shared memory"
 
@@ -191,8 +188,7 @@ def _read_flash(kernel: KernelCensus) -> str | None:
         moves.append(("O", "TMA store"))
     titles = _LOADS | _STORES
     claimed = {name for name, title in titles.items() if title in [by for _, by in moves]}
-    bulky = {"tma_tile", "tma_multicast", "tma_bulk", "cp_async", "tma_store", "bulk_store"}
-    if claimed != bulky & counts.keys():
+    if claimed != {*_ASYNCHRONOUS} & counts.keys():
         return None
     if ("O", "TMA store") not in moves:
         moves.append(("O", "plain stores"))
@@ -252,7 +248,7 @@ def _write_csv(kernels: Sequence[KernelCensus]) -> None:
 
 def _print_table(kernels: Sequence[KernelCensus]) -> None:
     used = {name for kernel in kernels for name, _ in kernel.mechanisms}
-    columns = [name for name in sass.MECHANISMS if name in used]
+    columns = [name for name in MECHANISMS if name in used]
     header = ["arch", "regs", "smem_B", *columns, "reading", "kernel"]
     rows = [header]
     for kernel in kernels:

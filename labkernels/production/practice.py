@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from labkernels.mechanisms import GLOBAL, names
+
 _TO_SHARED = "direction == 'load' and consumer == 'shared'"
 _PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
 _MAY_MULTICAST = (
     "direction == 'load' and operand in ['A', 'B'] and system == 'CUTLASS' and access == 'regular'"
 )
-_TMA = "mechanism in ['tma_tile', 'tma_multicast', 'tma_bulk']"
+_TMA = f"mechanism in {names(source=GLOBAL, by_threads=False)}"
 
 #: A rule's id, the operands of the catalog it speaks of, and those of them that follow it.
 QUERIES: dict[str, tuple[str, str]] = {

@@ -85,10 +85,10 @@ class Chase:
     def __init__(self, gpu: Gpu, spec: KernelSpec, chain: Chain, transfer_bytes: int) -> None:
         self.gpu, self.spec, self.chain, self.transfer_bytes = gpu, spec, chain, transfer_bytes
         constants = dict(spec.constants)
-        is_tile = spec.mechanism == "tma_tile"
+        is_tile = spec.traits.takes_tensor_map
         chunks = constants.get("chunks", 1)
         self._to_register = constants.get("destination") == "register"
-        elected = spec.mechanism.startswith("tma") or self._to_register
+        elected = not spec.traits.by_threads or self._to_register
         self.threads = WARP if elected else max(WARP, transfer_bytes // (16 * chunks))
         if self.threads > MAX_THREADS:
             raise ValueError(
@@ -173,7 +173,7 @@ class Train:
         self.kernel = assemble(spec, gpu.facts.arch)
         self.program = gpu.load(self.kernel)
         self._map = None
-        if spec.mechanism == "tma_tile":
+        if spec.traits.takes_tensor_map:
             slots = memory.nbytes // transfer_bytes
             operand = transfer_operand(
                 transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)

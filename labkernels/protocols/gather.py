@@ -184,7 +184,7 @@ class Gather(Bound):
         self.threads = PRODUCERS + (WARPGROUPS_THREADS if self.is_wgmma else CONSUMER_THREADS)
         query_bytes = QUERY_ROWS * cache.row_bytes if self.is_wgmma else 0
         self.shared_bytes = stages * self.tile_bytes + query_bytes + SLOT_ALIGNMENT_BYTES
-        self._map = self._place_map() if spec.mechanism == "tma_tile" else None
+        self._map = self._place_map() if spec.traits.takes_tensor_map else None
         self._table = Buffer(cache.table.nbytes).write(cache.table)
         self._segments = Buffer(segments.nbytes).write(segments)
         self._log = Buffer(4 * self.blocks)
@@ -206,7 +206,7 @@ class Gather(Bound):
                 f"{name}: the pool has {cache.pool_bytes} bytes, the buffer {self.memory.nbytes}; use less"
             )
         limit = min(self.tile_rows, cache.rows_per_page)
-        if self.spec.mechanism == "tma_bulk":
+        if self._by_run:
             limit = min(limit, cache.run_rows)
         if self.piece_rows < 1 or limit % self.piece_rows:
             raise ValueError(
@@ -219,11 +219,16 @@ class Gather(Bound):
                 "evenly; give 1, 2 or 4, and no more than there are copies"
             )
         span = column_span(cache.row_bytes).span_bytes
-        if self.spec.mechanism == "tma_tile" and self.piece_rows * span % 128:
+        if self.spec.traits.takes_tensor_map and self.piece_rows * span % 128:
             raise ValueError(
                 f"{name}: boxes of {self.piece_rows} rows × {span} bytes would not start on multiples of 128 "
                 f"bytes; give {128 // span} rows or more"
             )
+
+    @property
+    def _by_run(self) -> bool:
+        """Whether a copy is one run of bytes, without a tensor map."""
+        return not (self.spec.traits.by_threads or self.spec.traits.takes_tensor_map)
 
     def _place_map(self) -> Buffer:
         cache = self.cache
@@ -236,7 +241,7 @@ class Gather(Bound):
             swizzle=swizzle,
             ring=Ring(stages=1, threads=self.threads, shared_alignment_bytes=1024),
         )
-        require_legal(operand, "tma_tile")
+        require_legal(operand, self.spec.mechanism)
         return place(operand, self.memory.address)
 
     @property
@@ -305,7 +310,7 @@ class Gather(Bound):
     def _word_places(self) -> tuple[np.ndarray, np.ndarray]:
         """For each word of a tile in shared memory: its row, and its byte in the row."""
         at = np.arange(0, self.tile_bytes, 4)
-        if self.spec.mechanism == "tma_bulk":
+        if self._by_run:
             return np.divmod(at, self.cache.row_bytes)
         swizzle = column_span(self.cache.row_bytes)
         column, rest = np.divmod(swizzle_offset(at, swizzle), self.tile_rows * swizzle.span_bytes)
@@ -315,7 +320,7 @@ class Gather(Bound):
     def expected_words(self, segment: np.ndarray, tiles: int, words: np.ndarray | None = None) -> np.ndarray:
         """What `tiles` tiles of one segment hold: shape (tiles, words of a tile or those asked for).
 
-        Behind the last row cp.async fills with zeros; TMA brings the rest of the page.
+        Behind the last row threads fill with zeros; the copy engine brings the rest of the page.
         """
         cache = self.cache
         start, head, first, rows = map(int, segment)
@@ -329,7 +334,7 @@ class Gather(Bound):
             page, in_page = 0, g
         at = page * cache.page_pitch_bytes + in_page * cache.row_pitch_bytes + head * cache.head_pitch_bytes
         found = self.words((at + byte) // 4)
-        return np.where(g > last, np.uint32(0), found) if self.spec.mechanism == "cp_async" else found
+        return np.where(g > last, np.uint32(0), found) if self.spec.traits.by_threads else found
 
     def check(self, seed: int = 1) -> None:
         """Gather the last tiles of some segments to a poisoned destination and compare every byte.

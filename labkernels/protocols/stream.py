@@ -49,7 +49,7 @@ class Configuration:
     @property
     def tiles_in_flight(self) -> int:
         """Tiles a block has requested and not yet received, at most."""
-        if self.spec.mechanism == "ldg":
+        if self.spec.traits.through_registers:
             return 2  # one set of registers being waited for, the next one on its way
         return dict(self.spec.constants).get("depth", self.operand.ring.stages)
 
@@ -119,7 +119,7 @@ def walk_of(configuration: Configuration) -> Walk:
     if not configuration.is_contiguous:
         row_chunks, pitch = operand.inner_row_bytes // 16, operand.strides_bytes[0]
         step = threads * 16 // operand.inner_row_bytes * pitch
-    if configuration.spec.mechanism.startswith("tma_tile"):
+    if configuration.spec.traits.takes_tensor_map:
         unit, inner_step, inner_limit = 1, operand.tile[0], operand.shape[0]
     else:
         unit, inner_step, inner_limit = strides[-1], operand.inner_row_bytes, operand.shape[0] * strides[0]
@@ -161,7 +161,7 @@ class Stream(Bound):
             )
         self._map = (
             place(operand, memory.address, configuration.l2_promotion_bytes)
-            if configuration.spec.mechanism == "tma_tile"
+            if configuration.spec.traits.takes_tensor_map
             else None
         )
         self._source = self._map.address if self._map else memory.address
@@ -174,6 +174,12 @@ class Stream(Bound):
     def resident_ctas_per_sm(self) -> int:
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
         return self.program.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Memory that the walk covers before it starts again."""
+        operand = self.configuration.operand
+        return operand.shape[-1] * (operand.strides_bytes[-1] if operand.rank > 1 else operand.element_bytes)
 
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all."""
@@ -192,7 +198,7 @@ class Stream(Bound):
             "mechanism": configuration.spec.mechanism,
             "variant": configuration.variant,
             "source": configuration.source,
-            "footprint_bytes": operand.footprint_bytes,
+            "footprint_bytes": self.footprint_bytes,
             "tile_bytes": operand.tile_bytes,
             "stages": operand.ring.stages,
             "ctas_per_sm": operand.ring.ctas_per_sm,
@@ -222,19 +228,11 @@ class Stream(Bound):
             np.uint64(self._statuses.address),
         )
 
-    def warm(self) -> None:
-        """Bring the footprint into L2: queued."""
-        self.launch(self.tiles_for(2 * self.configuration.operand.footprint_bytes))
-
-    def timed(self, tiles: int) -> dict[str, Any]:
-        """The row of one timed launch."""
+    def time_us(self, tiles: int) -> float:
+        """Microseconds of one launch, between events."""
         with self.gpu.timed() as elapsed:
             self.launch(tiles)
-        duration_us = elapsed()
-        return self.row(tiles) | {
-            "duration_us": round(duration_us, 3),
-            "gbps": round(self.bytes_moved(tiles) / duration_us / 1e3, 2),
-        }
+        return elapsed()
 
     def check(self, tiles: int | None = None) -> None:
         """Run with a poisoned destination and compare every byte that arrived.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.protocols.rounds import interleaved
 from labkernels.studies.gemm.family import GemmKernel
 from labkernels.studies.gemm.library import STAMP_FIELDS, Library, Plan
 from labkernels.studies.gemm.operands import Operands, require_torch
@@ -121,7 +120,7 @@ class Clocks:
 
 
 def time_rounds(
-    library: Library, prepared: Sequence[Prepared], rounds: int, sms: int
+    library: Library, prepared: Sequence[Prepared], rounds: int, sms: int, seed: int
 ) -> list[dict[str, Any]]:
     """Time every candidate in every round, in random order.
 
@@ -130,13 +129,16 @@ def time_rounds(
         prepared: The candidates.
         rounds: After one that is not timed.
         sms: Of the GPU.
+        seed: Of the order.
 
     Returns:
         For each candidate and round: its index, the round, launches, microseconds of a launch, SM clock.
     """
     torch = require_torch()
+    order = np.random.default_rng(seed)
     rows = []
-    for number, turns in enumerate(interleaved(range(len(prepared)), rounds + 1), -1):
+    for number in range(-1, rounds):
+        turns = order.permutation(len(prepared))
         clocks = Clocks(library, sms, len(prepared))
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in prepared]
         prepared[
@@ -153,7 +155,7 @@ def time_rounds(
             launches = prepared[index].launches
             rows.append(
                 {
-                    "index": index,
+                    "index": int(index),
                     "round": number,
                     "launches": launches,
                     "duration_us": began.elapsed_time(ended) * 1000 / launches,

@@ -124,7 +124,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 operands = Operands(pool, shape, spread)
                 chosen = candidates(library, dtype, shape, parameters, sms)
                 prepared = [Prepared(library, c, operands, parameters.sample_us) for c in chosen]
-                for timed in time_rounds(library, prepared, parameters.rounds, sms):
+                for timed in time_rounds(library, prepared, parameters.rounds, sms, SEED):
                     one = prepared[timed.pop("index")]
                     rows.append(_row(library, one, dtype, shape, timed))
                 if dtype == "bf16" and shape in parameters.sustained:
@@ -133,7 +133,8 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                     one.close()
             del pool, operands, prepared
             torch.cuda.empty_cache()
-    return Result({"gemm": rows, "gemm_sustained": sustained}, [library])
+    tables = {"gemm": rows} | ({"gemm_sustained": sustained} if sustained else {})
+    return Result(tables, [library])
 
 
 def _elements(dtype: str, shape: Mnk, spread: int) -> int:
