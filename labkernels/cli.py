@@ -129,13 +129,14 @@ def _rules(arguments: argparse.Namespace) -> int:
     from labkernels.studies.rules import judge
 
     store = Store(arguments.data) if arguments.data else Store()
-    found = [
-        v for gpu in ([arguments.gpu] if arguments.gpu else select.gpus(store)) for v in judge(store, gpu)
-    ]
+    found = [v for gpu in select.require_gpus(store, arguments.gpu) for v in judge(store, gpu)]
     if arguments.json:
         rows = [
-            {"gpu": v.gpu, "outcome": v.outcome, "evidence": v.sentence, "run_id": v.run_id}
-            | {name: getattr(v.rule, name) for name in ("id", "chapter", "operands", "choice", "statement")}
+            {"gpu": v.gpu, "outcome": v.outcome, "evidence": v.sentence, "run_ids": v.run_ids}
+            | {
+                name: getattr(v.rule, name)
+                for name in ("id", "chapter", "operands", "take", "statement", "scope")
+            }
             for v in found
         ]
         print(json.dumps({"rules": rows}))
@@ -162,7 +163,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     from labkernels.studies import select
 
     store = Store(arguments.data) if arguments.data else Store()
-    names = [arguments.gpu] if arguments.gpu else select.gpus(store)
+    names = select.require_gpus(store, arguments.gpu)
     folders = {gpu: str(save(store, gpu, store.root / "model")) for gpu in names}
     print(json.dumps({"models": folders}) if arguments.json else "\n".join(folders.values()))
     return 0

@@ -10,10 +10,11 @@ from labkernels.errors import NotMeasured
 from labkernels.model import validate
 from labkernels.store import Store
 from labkernels.studies import select
+from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.gemm import findings as gemm
 from labkernels.studies.latency import findings as latency
-from labkernels.studies.multicast import findings as clusters
+from labkernels.studies.multicast import findings as multicast
 from labkernels.studies.paged import findings as paged
 from labkernels.studies.stats import SEED, Measured, measured
 
@@ -41,9 +42,7 @@ def _of(experiment: str, find: Callable[[pd.DataFrame], tuple[float | None, floa
     """A figure of the newest run of an experiment."""
 
     def measure(store: Store, gpu: str) -> tuple[float | None, float, float | None, str]:
-        frame = select.latest_rows(store, experiment, gpu)
-        if frame.empty:
-            raise NotMeasured(f"no rows of {experiment} on {gpu}")
+        frame = select.newest_rows(store, experiment, gpu)
         return *find(frame), str(frame["run_id"].iloc[0])
 
     return measure
@@ -98,19 +97,19 @@ FIGURES: dict[str, tuple[str, Measure]] = {
     "crossover_bytes_in_flight_per_sm": ("bytes per SM", _of("throughput", _crossover)),
     "multicast_fill_bytes_per_clock_per_sm": (
         "B/clk/SM",
-        _of("multicast", clusters.multicast_fill_bytes_per_clock_per_sm),
+        _of("multicast", multicast.multicast_fill_bytes_per_clock_per_sm),
     ),
     "multicast_l2_read_ratio": (
         "ratio",
-        _of("cluster_counters", clusters.multicast_l2_read_ratio),
+        _of("cluster_counters", multicast.multicast_l2_read_ratio),
     ),
     "dsm_bulk_bytes_per_clock_per_sm": (
         "B/clk/SM",
-        _of("dsm", clusters.dsm_bulk_bytes_per_clock_per_sm),
+        _of("dsm", broadcast.dsm_bulk_bytes_per_clock_per_sm),
     ),
     "dsm_load_latency_cycles": (
         "cycles",
-        _of("cluster_latency", clusters.dsm_load_latency_cycles),
+        _of("cluster_latency", broadcast.dsm_load_latency_cycles),
     ),
     "paged_best_over_contiguous": ("ratio", _of("paged", paged.paged_best_over_contiguous)),
     "fa3_rule_regret": ("ratio", _of("fa3", _regret)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from ast import literal_eval
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import prod
+from operator import eq, ge, gt, le, lt, ne
 
 from labkernels.errors import LabError
 from labkernels.legality import IllegalOperand, Violation, violations
@@ -400,46 +402,40 @@ def _outside(load: Load, of: Constants) -> list[str]:
     return found
 
 
-#: Which operands a rule of thumb speaks of: its id, and a test of the load, the rows of an index and the consumer.
-_SPEAKS: dict[str, Callable[[Load, int, str], bool]] = {
-    "multicast_beats_dsm": lambda load, index, to: load.source != "computed" and load.fan_out >= 4,
-    "slices_beat_one": lambda load, index, to: load.fan_out >= 4,
-    "computed_pair": lambda load, index, to: load.source == "computed" and load.fan_out == 2,
-    "round_trip": lambda load, index, to: (
-        load.source == "computed" and load.fan_out >= 4 and load.tile_bytes >= 32768
-    ),
-    "enough_in_flight": lambda load, index, to: load.source == "hbm" and to == "shared",
-    "cp_async_with_little_in_flight": lambda load, index, to: (
-        load.source == "hbm" and load.bytes_in_flight_per_sm <= 16384 and to == "shared"
-    ),
-    "no_difference_beyond_64_kib": lambda load, index, to: (
-        load.source == "hbm" and load.bytes_in_flight_per_sm >= 65536 and to == "shared"
-    ),
-    "registers_stay_behind": lambda load, index, to: load.source != "computed" and to == "shared",
-    "promote_short_rows": lambda load, index, to: load.source == "hbm" and load.row_bytes < 128,
-    "issue_pays_from_2_kib": lambda load, index, to: (
-        load.source != "computed" and load.tile_bytes >= 2048 and to == "shared"
-    ),
-    "gains_from_l2": lambda load, index, to: load.source == "l2" and load.fan_out in (4, 8),
-    "nothing_at_two": lambda load, index, to: load.source != "computed" and load.fan_out == 2,
-    "nothing_from_hbm": lambda load, index, to: load.source == "hbm" and load.fan_out > 2,
-    "short_slices": lambda load, index, to: load.fan_out > 1 and load.tile_bytes < 1024 * load.fan_out,
-    "second_wave": lambda load, index, to: load.fan_out > 2,
-    "few_streams": lambda load, index, to: load.source == "l2" and load.fan_out > 1,
-    "paged_decode": lambda load, index, to: index >= 16,
-    "paged_issue": lambda load, index, to: index == 1,
-    "paged_prefill": lambda load, index, to: index >= 8 and load.compute_cycles > 0,
-    "paged_short": lambda load, index, to: 1 <= index <= 4,
-}
+_COMPARISONS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def applies(conditions: str, quantities: Mapping[str, float | str]) -> bool:
+    """Whether a rule speaks of an operand.
+
+    Args:
+        conditions: of the rule (`studies.rule.Rule.applies_to`), as in `source == 'l2' and fan_out >= 4`; empty: never.
+        quantities: of the operand, by name.
+    """
+    parts = [part.split(" ", 2) for part in conditions.split(" and ") if part]
+    return bool(parts) and all(
+        _COMPARISONS[comparison](quantities[name], literal_eval(value)) for name, comparison, value in parts
+    )
+
+
+def quantities(load: Load, index_rows: int, consumer: str) -> dict[str, float | str]:
+    """What the conditions of rules name: the fields of a load, and what follows from them."""
+    return vars(load) | {
+        "bytes_in_flight_per_sm": load.bytes_in_flight_per_sm,
+        "slice_bytes": load.tile_bytes / load.fan_out,
+        "index_rows": index_rows,
+        "consumer": consumer,
+    }
 
 
 def _cited(gpu: str, load: Load, index_rows: int, consumer: str) -> list[CitedRule]:
     with (MODEL / "verdicts.csv").open(encoding="utf8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    said = quantities(load, index_rows, consumer)
     return [
         CitedRule(row["rule"], row["statement"], row["outcome"], row["evidence"], row["run_id"])
         for row in rows
-        if row["rule"] in _SPEAKS and _SPEAKS[row["rule"]](load, index_rows, consumer)
+        if applies(row["applies_to"], said)
     ]
 
 

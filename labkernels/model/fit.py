@@ -22,8 +22,8 @@ from labkernels.model.closed_form import (
 from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
+from labkernels.studies.cluster_rows import PLAIN, RATE
 from labkernels.studies.latency.findings import issue_slope_cycles
-from labkernels.studies.multicast import findings as multicast_findings
 from labkernels.studies.stats import spread
 
 TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
@@ -167,15 +167,13 @@ def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
     frame = select.latest_rows(store, experiment, gpu)
     if frame.empty:
         return pd.DataFrame(columns=[*TABLE, "ctas"])
-    for name, value in multicast_findings.PLAIN.items():
+    for name, value in PLAIN.items():
         frame = frame[frame[name].eq(value)]
     wanted = (frame["mechanism"].isin(CROSSING) & frame["share"].isin(SHARES)) | (
         frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
     )
     frame = frame[wanted & frame["fan_out"].gt(1)]
-    frame = frame.assign(
-        gbps=frame[multicast_findings.RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3
-    )
+    frame = frame.assign(gbps=frame[RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3)
     ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
     table = spread(frame, ["run_id", *ring, "share"], "gbps").assign(experiment=experiment)
     table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
@@ -362,7 +360,7 @@ def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
     ]  # fmt: skip
     verdicts = [
         {"gpu": gpu, "rule": v.rule.id, "chapter": v.rule.chapter, "statement": v.rule.statement, "outcome": v.outcome,
-         "evidence": v.sentence, "run_id": v.run_id or ""}
+         "evidence": v.sentence, "run_id": ";".join(v.run_ids), "applies_to": v.rule.applies_to}
         for v in judge(store, gpu)
     ]  # fmt: skip
     _replace(folder / "constants.csv", gpu, rows)

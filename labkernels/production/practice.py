@@ -1,35 +1,26 @@
-"""Which production choices follow a rule of thumb and which break it: queries over the catalog, by the rule's id."""
+"""Which production choices follow a rule of thumb and which break it: queries over the catalog."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from labkernels.mechanisms import GLOBAL, names
 
-_TO_SHARED = "direction == 'load' and consumer == 'shared'"
-_PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
-_MAY_MULTICAST = (
-    "direction == 'load' and operand in ['A', 'B'] and system == 'CUTLASS' and access == 'regular'"
-)
-_TMA = f"mechanism in {names(source=GLOBAL, by_threads=False)}"
+TMA = f"mechanism in {names(source=GLOBAL, by_threads=False)}"
 
-#: A rule's id, the operands of the catalog it speaks of, and those of them that follow it.
-QUERIES: dict[str, tuple[str, str]] = {
-    "registers_stay_behind": (_TO_SHARED, "mechanism != 'ldg'"),
-    "issue_pays_from_2_kib": (
-        f"{_TO_SHARED} and phase == 'mainloop' and access == 'regular' and alignment_bytes >= 16",
-        _TMA,
-    ),
-    "paged_decode": (_PAGED, f"mechanism == 'cp_async' or {_TMA}"),
-    "paged_prefill": (_PAGED, _TMA),
-    "fa3_decode": (f"{_PAGED} and system == 'FlashAttention-3'", _TMA),
-    "gemm_no_gain": (_MAY_MULTICAST, "mechanism != 'tma_multicast'"),
-    "paged_odd_rows": (
-        "direction == 'load' and consumer == 'shared' and operand in ['LSE', 'LSE_log2', 'dPsum', 'dQ_accum (fp32)']",
-        "mechanism == 'tma_bulk'",
-    ),
-}
+
+@dataclass(frozen=True)
+class Practice:
+    """Queries over table `operands` of the catalog.
+
+    Attributes:
+        speaks_of: operands that a rule speaks of.
+        follows: those of them that do as it says.
+    """
+
+    speaks_of: str
+    follows: str
 
 
 @dataclass(frozen=True)
@@ -47,20 +38,17 @@ def _named(rows: pd.DataFrame) -> str:
     return "; ".join(f"{system}: {', '.join(found)} by {by}" for (system, by), found in names.items())
 
 
-def beside(operands: pd.DataFrame, ids: Iterable[str] = QUERIES) -> dict[str, Beside]:
+def beside(operands: pd.DataFrame, practices: Mapping[str, Practice]) -> dict[str, Beside]:
     """Production choices by rule; a rule that speaks of no operand in the catalog is left out.
 
     Args:
         operands: table `operands` of the catalog.
-        ids: rules to look for.
+        practices: queries by the rule's id.
     """
     found = {}
-    for id in ids:
-        if id not in QUERIES:
-            continue
-        scope, follow = QUERIES[id]
-        rows = operands.query(scope)
-        kept = rows.query(follow)
+    for id, practice in practices.items():
+        rows = operands.query(practice.speaks_of)
+        kept = rows.query(practice.follows)
         lost = rows.drop(kept.index)
         if len(rows):
             found[id] = Beside(_named(kept), _named(lost), len(kept), len(lost))

@@ -16,6 +16,24 @@ def gpus(store: Store) -> list[str]:
     return list(dict.fromkeys(store.read(RUNS).sort_values("run_id")["gpu_name"]))
 
 
+def require_gpus(store: Store, wanted: str | None = None) -> list[str]:
+    """The wanted GPU, or all that have rows.
+
+    Raises:
+        NotMeasured: there are no rows of it, or of any.
+    """
+    names = gpus(store)
+    if not names:
+        raise NotMeasured(
+            f"{store.root} holds no runs: measure here, merge another machine's, or name its folder"
+        )
+    if wanted and wanted not in names:
+        raise NotMeasured(
+            f"no runs of {wanted!r} in {store.root}: give {' or '.join(names)}, or measure there"
+        )
+    return [wanted] if wanted else names
+
+
 def latest_run(
     store: Store, experiment: str, gpu: str | None = None, *, without: Collection[str] = ()
 ) -> str | None:
@@ -59,6 +77,19 @@ def latest_rows(
     """Rows of the newest run of an experiment; an empty frame where there is none. Errors as in `rows`."""
     run_id = latest_run(store, experiment, gpu)
     return rows(store, experiment, [run_id] if run_id else [], table=table)
+
+
+def newest_rows(store: Store, experiment: str, gpu: str, without: Collection[str] = ()) -> pd.DataFrame:
+    """As `latest_rows`, of one GPU, where there have to be some.
+
+    Raises:
+        NotMeasured: there are none; the message says how to measure.
+    """
+    run_id = latest_run(store, experiment, gpu, without=without)
+    frame = rows(store, experiment, [run_id] if run_id else [])
+    if frame.empty:
+        raise NotMeasured(f"no rows of {experiment} on {gpu}: run python -m labkernels measure {experiment}")
+    return frame
 
 
 def quick_pair(store: Store, experiment: str, gpu: str) -> pd.DataFrame:

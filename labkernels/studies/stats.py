@@ -45,6 +45,15 @@ class Ratio(NamedTuple):
         """Whether the interval leaves out 1; if not, the report is «no difference»."""
         return not self.low <= 1 <= self.high
 
+    @property
+    def inverse(self) -> Ratio:
+        """The second over the first."""
+        return Ratio(1 / self.ratio, 1 / self.high, 1 / self.low)
+
+    def times(self, digits: int = 2) -> str:
+        """As in `1.24× (1.21 to 1.29)`."""
+        return f"{self.ratio:.{digits}f}× ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
 
 class Crossover(NamedTuple):
     """Where B overtakes A for good.

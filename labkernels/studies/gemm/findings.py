@@ -30,24 +30,21 @@ def with_kernels(frame: pd.DataFrame) -> pd.DataFrame:
         frame: Rows of the table, of one architecture.
 
     Returns:
-        The rows with `tile` and `cluster` (as in `128×256`), `transport`, `schedule`, `held_out`, `group`, `shape`
-        and, where there is a duration, `cycles`.
+        The rows with `tile` and `cluster` (as in `128×256`), `cluster_size`, `transport`, `schedule`, `held_out`,
+        `group`, `shape` and, where there is a duration, `cycles`.
     """
-    known = _kernels(set(frame["kernel"]) - {LIBRARY})
-    shapes = {shape.mnk: shape for shape in SHAPES}
-    of_row = [shapes.get(mnk) for mnk in zip(*(frame[c] for c in SHAPE), strict=True)]
-    columns = {
-        "tile": frame["kernel"].map(lambda name: _times(known[name].tile) if name in known else ""),
-        "cluster": frame["kernel"].map(lambda name: _times(known[name].cluster) if name in known else ""),
-        "transport": frame["kernel"].map(lambda name: _transport(known.get(name))),
-        "schedule": frame["kernel"].map(lambda name: known[name].schedule if name in known else ""),
-        "group": [shape.group if shape else "" for shape in of_row],
-        "held_out": [bool(shape and shape.held_out) for shape in of_row],
-        "shape": [label(mnk) for mnk in zip(*(frame[c] for c in SHAPE), strict=True)],
+    kernels = {LIBRARY: ("", "", 0, LIBRARY, "")} | {
+        name: (_times(one.tile), _times(one.cluster), one.cluster_size, _transport(one), one.schedule)
+        for name, one in _kernels(set(frame["kernel"]) - {LIBRARY}).items()
     }
-    if "duration_us" in frame:
-        columns["cycles"] = frame["duration_us"] * frame["sm_clock_mhz"]
-    return frame.assign(**columns)
+    shapes = {mnk: ("", False, label(mnk)) for mnk in frame[SHAPE].itertuples(index=False, name=None)} | {
+        shape.mnk: (shape.group, shape.held_out, label(shape.mnk)) for shape in SHAPES
+    }
+    of_kernel = ["tile", "cluster", "cluster_size", "transport", "schedule"]
+    rows = frame.join(pd.DataFrame(kernels, index=of_kernel).T, on="kernel")
+    rows = rows.join(pd.DataFrame(shapes, index=["group", "held_out", "shape"]).T, on=SHAPE)
+    rows = rows.astype({"cluster_size": int, "held_out": bool})
+    return rows.assign(cycles=rows["duration_us"] * rows["sm_clock_mhz"]) if "duration_us" in rows else rows
 
 
 def _kernels(names: set[str]) -> dict[str, GemmKernel]:
@@ -68,17 +65,14 @@ def _times(pair: tuple[int, int]) -> str:
     return f"{pair[0]}×{pair[1]}"
 
 
-def _transport(kernel: GemmKernel | None) -> str:
-    if kernel is None:
-        return LIBRARY
+def _transport(kernel: GemmKernel) -> str:
     return kernel.transport if kernel.cluster_size > 1 else "alone"
 
 
 def resident(frame: pd.DataFrame) -> dict[int, int]:
-    """SMs that clusters of each size kept on the GPU of some rows, as in {1: 132, 2: 132, 4: 120}."""
-    rows = with_kernels(frame[frame["kernel"].ne(LIBRARY)])
-    sizes = rows["cluster"].map(lambda text: int(np.prod([int(part) for part in text.split("×")])))
-    return {int(size): int(count) for size, count in rows.groupby(sizes)["ctas"].max().items()}
+    """SMs that clusters of each size kept, as in {1: 132, 2: 132, 4: 120}, from rows of `with_kernels`."""
+    rows = frame[frame["kernel"].ne(LIBRARY)]
+    return {int(size): int(count) for size, count in rows.groupby("cluster_size")["ctas"].max().items()}
 
 
 class Rounds:

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from labkernels.charts.grammar import MECHANISM_STYLES, OWN, ceiling
-from labkernels.studies.multicast.findings import WAYS
+from labkernels.studies.cluster_rows import WAYS
 
 _SOLID, _DASHED, _DOTTED = (1, 0), (7, 3), (2, 2)
 _DASHES = {"slices": _SOLID, "everyone": _SOLID, "leader": _DASHED, "alone": _DASHED, "scattered": _DOTTED}

@@ -15,17 +15,6 @@ WAY = ["page_rows", "variant", "piece_rows", "issuers"]
 CASE = ["run_id", "gpu", "phase", "mechanism", *WAY, *SETTING]
 PROBLEM = ["run_id", "gpu", "phase", "batch", "seqlen_q", "seqlen_k", "heads", "kv_heads", "num_splits"]
 
-#: Rules of thumb on pages, by id.
-STATEMENTS = {
-    "paged_decode": "In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
-    "paged_issue": "Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
-    "paged_prefill": "Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
-    "paged_short": "Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
-    "paged_odd_rows": "Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes "
-    "(MLA in fp8) and nothing needs a swizzle.",
-    "fa3_decode": "FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
-}
-
 
 def best_variant(frame: pd.DataFrame, page_rows: int) -> pd.DataFrame:
     """Rounds of the fastest way to gather pages of one size.
@@ -209,83 +198,3 @@ def predicted_signs(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
         isolated_high=[one.high for one in isolated],
         agrees=pd.array(agrees, dtype="boolean"),
     )
-
-
-def rules(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
-    """Rules of thumb on pages, each with the effect that decides it and its verdict on the GPU of the rows.
-
-    Args:
-        paged: rows of one run of `paged`.
-        fa3: rows of one run of `fa3`, of the same GPU.
-
-    Returns:
-        Columns `id`, `rule`, `effect` (what the ratio is), `ratio`, `low` and `high` (of the least favourable case),
-        `bound` that `low` has to exceed, and `holds`.
-    """
-    plain = where(paged, phase="decode", **PLAIN)
-    pages = sorted(set(plain["page_rows"]) - {0})
-    row_16 = where(plain, page_rows=16, variant="row")
-    shared = having(paged, phase="decode", row_bytes=576, page_rows=64)
-    cells = where(fa3_cells(fa3), phase="decode")
-    least = cells.loc[cells["ratio_low"].idxmin()] if len(cells) else None
-
-    def worst(ratios: list[Ratio]) -> Ratio:
-        return min(ratios, key=lambda ratio: ratio.low)
-
-    found = [
-        (
-            "paged_decode",
-            "best gather over contiguous cache, throughput",
-            worst([paged_best_over_contiguous(paged, page) for page in pages if page >= 16]),
-            0.98,
-        ),
-        (
-            "paged_issue",
-            "four issuing warps over one, throughput",
-            paired(where(row_16, issuers=4), where(row_16, issuers=1), "gbps"),
-            1.0,
-        ),
-        (
-            "paged_prefill",
-            "cp.async over TMA, time",
-            worst([isolated_ratio(paged, "prefill", page) for page in pages if page >= 8]),
-            1.0,
-        ),
-        (
-            "paged_short",
-            "TMA over cp.async, time beside tensor cores",
-            worst([_inverse(isolated_ratio(paged, "prefill", page)) for page in pages if page <= 4]),
-            1.0,
-        ),
-        (
-            "paged_odd_rows",
-            "TMA bulk over TMA boxes, throughput, rows of 576 bytes",
-            paired(where(shared, variant="run"), where(shared, variant="box"), "gbps")
-            if len(shared)
-            else None,
-            1.0,
-        ),
-        (
-            "fa3_decode",
-            "cp.async over TMA, time of its own kernel",
-            Ratio(least["ratio"], least["ratio_low"], least["ratio_high"]) if least is not None else None,
-            1.0,
-        ),
-    ]
-    return pd.DataFrame(
-        {
-            "id": id,
-            "rule": STATEMENTS[id],
-            "effect": effect,
-            "ratio": ratio and ratio.ratio,
-            "low": ratio and ratio.low,
-            "high": ratio and ratio.high,
-            "bound": bound,
-            "holds": ratio and ratio.low > bound,
-        }
-        for id, effect, ratio, bound in found
-    )
-
-
-def _inverse(ratio: Ratio) -> Ratio:
-    return Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)

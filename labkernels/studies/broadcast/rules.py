@@ -1,0 +1,167 @@
+"""Rules of thumb on tiles that reach every CTA of a cluster: multicast or DSM, push or pull, whole or sliced."""
+
+from typing import Any
+
+import pandas as pd
+
+from labkernels.operand import KIB
+from labkernels.studies.broadcast.findings import PULL, PUSH, PUSH_ALL
+from labkernels.studies.cluster_rows import SLICES, by_fan_out, compare, exchange_rates
+from labkernels.studies.rule import Rules
+from labkernels.studies.stats import Ratio, paired, where
+
+RULES = Rules("broadcast")
+LARGE_RINGS = "tiles of 32 KiB, 4 stages, one producer and one consumer warp, as many clusters as fit"
+ONE_PAIR = "one cluster of two CTAs alone on the GPU, 16 KiB from one CTA to the other per lap"
+PAIR = {"cluster": 2, "clusters": 1}
+
+
+def _over(
+    frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], source: str, *fan_outs: int
+) -> list[tuple[int, Ratio]]:
+    both = {"source": source, "tile_bytes": 32 * KIB, "stages": 4}
+    return [(fan_out, compare(frame, first, second, fan_out=fan_out, **both)) for fan_out in fan_outs]
+
+
+@RULES.rule(
+    "multicast_beats_dsm",
+    operands="a tile in global memory that 4 CTAs or more need",
+    take="multicast, not DSM",
+    statement="A tile in global memory, 4 CTAs or more: multicast delivers over 3 times what DSM can pass on.",
+    scope=f"24 MiB in L2, {LARGE_RINGS}; both by slices, fan-out 4, 8 and 16",
+    experiments=("broadcast",),
+    applies_to="source != 'computed' and fan_out >= 4",
+)
+def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _over(frame, SLICES, PUSH, "l2", 4, 8, 16)
+    return min(ratio.low for _, ratio in parts) > 3, by_fan_out(parts)
+
+
+@RULES.rule(
+    "slices_beat_one",
+    operands="a tile passed on through DSM",
+    take="every CTA pushes its slice",
+    statement="Passing on through DSM, every CTA pushes its slice: one that pushes all divides its one port.",
+    scope=f"computed tiles, pushed, {LARGE_RINGS}; fan-out 4, 8 and 16",
+    experiments=("broadcast",),
+    applies_to="fan_out >= 4",
+)
+def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _over(frame, PUSH, PUSH_ALL, "computed", 4, 8, 16)
+    return all(ratio.low > 0.7 * fan_out for fan_out, ratio in parts), by_fan_out(parts)
+
+
+@RULES.rule(
+    "push_beats_pull",
+    operands="a tile passed on through DSM",
+    take="push",
+    statement="Push rather than pull.",
+    scope=f"computed tiles, by slices, {LARGE_RINGS}; fan-out 2 to 16",
+    experiments=("broadcast",),
+)
+def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _over(frame, PUSH, PULL, "computed", 2, 4, 8, 16)
+    return min(ratio.low for _, ratio in parts) > 1, by_fan_out(parts)
+
+
+@RULES.rule(
+    "computed_pair",
+    operands="a tile computed in shared memory, needed by two CTAs",
+    take="dsm_bulk",
+    statement="A tile computed in shared memory, for two CTAs: push it.",
+    scope=f"computed tiles, {LARGE_RINGS}; pushed by slices against stored to L2 and multicast by slices",
+    experiments=("broadcast",),
+    applies_to="source == 'computed' and fan_out == 2",
+)
+def _computed_pair(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _over(frame, PUSH, SLICES, "computed", 2)
+    return parts[0][1].low > 1, by_fan_out(parts)
+
+
+@RULES.rule(
+    "round_trip",
+    operands="a computed tile of 32 KiB that 4 CTAs or more need",
+    take="store it, then multicast",
+    statement="A computed tile of 32 KiB for 4 CTAs or more: through L2 and back by multicast beats DSM.",
+    scope=f"computed tiles, {LARGE_RINGS}; stored to L2 and multicast by slices against pushed by slices, fan-out 4, 8 "
+    "and 16",
+    experiments=("broadcast",),
+    applies_to="source == 'computed' and fan_out >= 4 and tile_bytes >= 32768",
+)
+def _round_trip(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _over(frame, SLICES, PUSH, "computed", 4, 8, 16)
+    return min(ratio.low for _, ratio in parts) > 1.5, by_fan_out(parts)
+
+
+@RULES.rule(
+    "one_way_cap",
+    operands="bytes from one CTA to another, one way",
+    take="any DSM mechanism",
+    statement="One way, every DSM mechanism reaches 21 bytes per clock.",
+    scope=f"{ONE_PAIR}; bulk pushes of 16 KiB, stores and loads of 16 bytes a thread",
+    experiments=("dsm",),
+)
+def _one_way_cap(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, pattern="pair_one_way", **PAIR)
+    table = exchange_rates(rows[rows["command_bytes"].isin([16, 16 * KIB])])
+    text = ", ".join(
+        f"{row.mechanism}{' ' + row.variant if row.variant else ''} {row.median:.2f}"
+        for row in table.itertuples()
+    )
+    return table["median"].between(20.9, 21.4).all(), f"B/clk one way: {text}"
+
+
+@RULES.rule(
+    "two_ways",
+    operands="bytes between two CTAs, both ways at once",
+    take="pushes",
+    statement="Both ways at once, pushes keep over 90 % each way and loads do not.",
+    scope=f"{ONE_PAIR} and back; bulk pushes of 16 KiB against loads",
+    experiments=("dsm",),
+)
+def _two_ways(frame: pd.DataFrame) -> tuple[bool, str]:
+    def each_way(**exchange: Any) -> Ratio:
+        both, one = (
+            where(frame, pattern=pattern, **PAIR, **exchange) for pattern in ("pair_two_way", "pair_one_way")
+        )
+        return paired(both, one, "sent_bytes_per_clock")
+
+    push = each_way(mechanism="dsm_bulk", command_bytes=16 * KIB)
+    load = each_way(mechanism="dsm_load")
+    text = "; ".join(
+        f"{name}: {ratio.times()} of its one-way rate each way"
+        for name, ratio in (("dsm_bulk", push), ("dsm_load", load))
+    )
+    return push.low > 0.9 and load.high < 0.9, text
+
+
+@RULES.rule(
+    "command_size",
+    operands="bulk pushes",
+    take="2 KiB or more in a command",
+    statement="Bulk pushes want 2 KiB or more in a command.",
+    scope=f"{ONE_PAIR}; bulk pushes of 1, 2 and 16 KiB",
+    experiments=("dsm",),
+)
+def _command_size(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, mechanism="dsm_bulk", pattern="pair_one_way", **PAIR)
+    one, two, sixteen = (
+        where(rows, command_bytes=size * KIB)["sent_bytes_per_clock"].median() for size in (1, 2, 16)
+    )
+    text = f"1 KiB {one:.1f}, 2 KiB {two:.1f}, 16 KiB {sixteen:.1f} B/clk"
+    return two > 0.98 * sixteen and one < 0.9 * sixteen, text
+
+
+@RULES.rule(
+    "reuse",
+    operands="a tile that is kept for 4096 cycles or more",
+    take="any",
+    statement="When a tile is kept for 4096 cycles (16 passes of 32 KiB over shared memory), "
+    "the way no longer matters.",
+    scope=f"24 MiB in L2, {LARGE_RINGS}; multicast and pushes by slices, fan-out 4, each tile held for 4096 cycles",
+    experiments=("broadcast",),
+)
+def _reuse(frame: pd.DataFrame) -> tuple[bool, str]:
+    held = {"source": "l2", "fan_out": 4, "tile_bytes": 32 * KIB, "hold_cycles": 4096}
+    found = compare(frame, SLICES, PUSH, **held)
+    return abs(found.ratio - 1) < 0.03, f"multicast {found.times()} the rate of DSM pushes"

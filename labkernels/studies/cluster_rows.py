@@ -1,0 +1,86 @@
+"""Rows of clusters: what tells rings and exchanges apart, their rates, ratios paired by round."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from labkernels.operand import KIB
+from labkernels.studies.stats import Ratio, paired, spread, where
+
+RATE = "bytes_per_clock_per_sm"
+RING = [
+    "gpu", "run_id", "kernel", "mechanism", "share", "source", "fan_out", "cluster", "producers", "consumers",
+    "scope", "arrivers", "tile_bytes", "stages", "lag_cycles", "delay_cycles", "hold_cycles", "ctas",
+]  # fmt: skip
+EXCHANGE = [
+    "gpu", "run_id", "kernel", "mechanism", "variant", "pattern", "cluster", "clusters", "command_bytes",
+]  # fmt: skip
+
+#: How a chart calls who brings the tile, by mechanism and share.
+WAYS = {
+    ("tma_multicast", "slices"): "multicast, each CTA a slice",
+    ("tma_multicast", "leader"): "multicast, one CTA all",
+    ("tma_tile", "everyone"): "each for itself, cluster",
+    ("tma_tile", "alone"): "each for itself, neighbours",
+    ("tma_tile", "scattered"): "each for itself, scattered",
+    ("dsm_bulk", "slices"): "DSM push, each CTA a slice",
+    ("dsm_bulk", "leader"): "DSM push, one CTA all",
+    ("dsm_load", "slices"): "DSM pull, each CTA a slice",
+    ("dsm_load", "leader"): "DSM pull, one CTA all",
+}
+
+PLAIN = {
+    "producers": 1, "consumers": 1, "scope": "default", "arrivers": "lanes", "lag_cycles": 0, "delay_cycles": 0,
+    "hold_cycles": 0,
+}  # fmt: skip
+SLICES = {"mechanism": "tma_multicast", "share": "slices"}
+LEADER = {"mechanism": "tma_multicast", "share": "leader"}
+EVERYONE = {"mechanism": "tma_tile", "share": "everyone"}
+LARGE = {"tile_bytes": 32 * KIB, "stages": 6}
+
+
+def rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Median, 5th and 95th percentile of each ring's rate over its rounds, its way, and its cycles per tile."""
+    table = spread(frame, RING, RATE)
+    return table.assign(way=ways(table), cycles_per_tile=table["tile_bytes"] / table["median"])
+
+
+def exchange_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Median, 5th and 95th percentile of bytes per clock that one sender sends, for each exchange."""
+    return spread(frame, EXCHANGE, "sent_bytes_per_clock")
+
+
+def ways(frame: pd.DataFrame) -> list[str]:
+    """How a chart calls each row's way of bringing a tile."""
+    return [WAYS[key] for key in zip(frame["mechanism"], frame["share"], strict=True)]
+
+
+def ring(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rounds of one ring; what `wanted` leaves open is as in `PLAIN`.
+
+    Raises:
+        NotMeasured: there are no such rows.
+        ValueError: they are of more than one ring.
+    """
+    found = where(frame, **{**PLAIN, **wanted})
+    if found.duplicated(["run_id", "round"]).any():
+        raise ValueError(f"{wanted} is more than one ring: name its tile, stages, source and fan-out too")
+    return found
+
+
+def compare(frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], **both: Any) -> Ratio:
+    """Rate of one ring over that of another, paired by round."""
+    return paired(ring(frame, **both, **first), ring(frame, **both, **second), RATE)
+
+
+def by_fan_out(parts: Iterable[tuple[int, Ratio]]) -> str:
+    """Ratios in words, each with its fan-out."""
+    return "; ".join(f"fan-out {fan_out}: {ratio.times()}" for fan_out, ratio in parts)
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    """Smallest and largest of some values, in words: `17 to 20`, or `21` where both read the same."""
+    ordered = sorted(values)
+    ends = [f"{end:.{digits}f}" for end in (ordered[0], ordered[-1])]
+    return " to ".join(dict.fromkeys(ends))

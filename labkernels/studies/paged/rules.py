@@ -1,0 +1,128 @@
+"""Rules of thumb on paged keys and values: what to gather pages with, by their size."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from labkernels.errors import NotMeasured
+from labkernels.production.practice import TMA, Practice
+from labkernels.studies.paged.findings import PLAIN, fa3_cells, isolated_ratio, paged_best_over_contiguous
+from labkernels.studies.rule import Rules
+from labkernels.studies.stats import Ratio, paired, where
+
+RULES = Rules("paged")
+DECODE = (
+    "2 GiB from HBM in rows of 256 bytes, 8 KV heads side by side, pages in random order, tiles of 128 rows"
+)
+PREFILL = "65,536 keys of 8 heads in rows of 256 bytes that all SMs read, tiles of 128 rows, four stages, up to four "
+PREFILL += "issuing warps, beside tensor cores at work"
+PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
+
+
+def _told(effect: str, ratios: Iterable[Ratio], bound: float) -> tuple[bool, str]:
+    """Whether the least favourable of some ratios lies above a bound with its whole interval, and its sentence."""
+    ratios = list(ratios)
+    if not ratios:
+        raise NotMeasured("no pages of these sizes")
+    least = min(ratios, key=lambda ratio: ratio.low)
+    return least.low > bound, f"{effect}: {least.ratio:.3f} ({least.low:.3f} to {least.high:.3f})"
+
+
+def _sizes(frame: pd.DataFrame, least: int, most: int) -> list[int]:
+    """Page sizes of decode's main sweep, in rows."""
+    sizes = set(where(frame, phase="decode", **PLAIN)["page_rows"]) - {0}
+    return sorted(size for size in sizes if least <= size <= most)
+
+
+@RULES.rule(
+    "paged_decode",
+    operands="pages of 16 rows or more in decode",
+    take="TMA or cp.async",
+    statement="In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
+    scope=f"{DECODE}; the fastest gather of pages of 16 to 512 rows against the contiguous cache",
+    experiments=("paged",),
+    applies_to="index_rows >= 16",
+    practice=Practice(PAGED, f"mechanism == 'cp_async' or {TMA}"),
+)
+def _paged_decode(frame: pd.DataFrame) -> tuple[bool, str]:
+    ratios = [paged_best_over_contiguous(frame, size) for size in _sizes(frame, 16, 512)]
+    return _told("best gather over contiguous cache, throughput", ratios, 0.98)
+
+
+@RULES.rule(
+    "paged_issue",
+    operands="rows copied one by one by TMA",
+    take="several issuing warps",
+    statement="Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
+    scope=f"{DECODE}; pages of 16 rows, a box for each row, four issuing warps against one",
+    experiments=("paged",),
+    applies_to="index_rows == 1",
+)
+def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, phase="decode", page_rows=16, variant="row", **PLAIN)
+    four, one = (where(rows, issuers=issuers) for issuers in (4, 1))
+    return _told("four issuing warps over one, throughput", [paired(four, one, "gbps")], 1.0)
+
+
+@RULES.rule(
+    "paged_prefill",
+    operands="pages of 8 rows or more beside busy tensor cores",
+    take="tma_tile, a box for each page",
+    statement="Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
+    scope=f"{PREFILL}; pages of 8 to 512 rows",
+    experiments=("paged",),
+    applies_to="index_rows >= 8 and compute_cycles > 0",
+    practice=Practice(PAGED, TMA),
+)
+def _paged_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
+    ratios = [isolated_ratio(frame, "prefill", size) for size in _sizes(frame, 8, 512)]
+    return _told("cp.async over TMA, time", ratios, 1.0)
+
+
+@RULES.rule(
+    "paged_short",
+    operands="pages of 1 to 4 rows beside busy tensor cores",
+    take="cp_async",
+    statement="Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
+    scope=f"{PREFILL}; pages of 1, 2 and 4 rows",
+    experiments=("paged",),
+    applies_to="index_rows >= 1 and index_rows <= 4",
+)
+def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
+    ratios = [isolated_ratio(frame, "prefill", size).inverse for size in _sizes(frame, 1, 4)]
+    return _told("TMA over cp.async, time beside tensor cores", ratios, 1.0)
+
+
+@RULES.rule(
+    "paged_odd_rows",
+    operands="pages that are one run, rows no multiple of 128 bytes",
+    take="tma_bulk",
+    statement="Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes "
+    "(MLA in fp8) and nothing needs a swizzle.",
+    scope="decode: 2 GiB from HBM in rows of 576 bytes, one KV head, pages of 64 rows in random order",
+    experiments=("paged",),
+    practice=Practice(
+        "direction == 'load' and consumer == 'shared' and operand in ['LSE', 'LSE_log2', 'dPsum', 'dQ_accum (fp32)']",
+        "mechanism == 'tma_bulk'",
+    ),
+)
+def _paged_odd_rows(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, phase="decode", row_bytes=576, page_rows=64)
+    run, box = (where(rows, variant=variant) for variant in ("run", "box"))
+    return _told("TMA bulk over TMA boxes, throughput, rows of 576 bytes", [paired(run, box, "gbps")], 1.0)
+
+
+@RULES.rule(
+    "fa3_decode",
+    operands="pages that are whole tiles in decode",
+    take="tma_tile",
+    statement="FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
+    scope="FlashAttention-3's own kernels, bf16, head dim 128, causal: every decode problem that ran by TMA and by "
+    "cp.async over pages of 128, 256 and 512 rows",
+    experiments=("fa3",),
+    practice=Practice(f"{PAGED} and system == 'FlashAttention-3'", TMA),
+)
+def _fa3_decode(frame: pd.DataFrame) -> tuple[bool, str]:
+    cells = where(fa3_cells(frame), phase="decode")
+    ratios = [Ratio(cell.ratio, cell.ratio_low, cell.ratio_high) for cell in cells.itertuples()]
+    return _told("cp.async over TMA, time of its own kernel", ratios, 1.0)
