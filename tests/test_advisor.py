@@ -72,8 +72,8 @@ def test_stored_constants_and_verdicts_are_what_the_rows_give():
     stored = pd.read_csv(MODEL / "verdicts.csv", dtype=str, keep_default_na=False)
     stored = stored[stored.gpu.eq(GPU)].set_index("rule")
     judged = judge(Store(), GPU)
-    assert {v.rule.id: (v.outcome, v.sentence) for v in judged} == {
-        id: (row.outcome, row.evidence) for id, row in stored.iterrows()
+    assert {v.rule.id: (v.outcome, v.sentence, v.rule.applies_to) for v in judged} == {
+        id: (row.outcome, row.evidence, row.applies_to) for id, row in stored.iterrows()
     }
     assert len(judged) == len(RULES)
 
@@ -276,4 +276,6 @@ def test_rules_from_the_command_line(capsys):
     assert main(["rules", "--gpu", GPU, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rules"]
     assert {row["id"] for row in found} == {rule.id for rule in RULES}
-    assert all(row["operands"] and row["choice"] and row["statement"].endswith(".") for row in found)
+    assert all(
+        row["operands"] and row["take"] and row["scope"] and row["statement"].endswith(".") for row in found
+    )

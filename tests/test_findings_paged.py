@@ -137,13 +137,6 @@ def stored(experiment):
     return rows
 
 
-def test_stored_rules_have_effects_with_intervals():
-    rules = found.rules(stored("paged"), stored("fa3"))
-    assert rules["id"].is_unique and rules["ratio"].notna().all()
-    assert ((rules["low"] <= rules["ratio"]) & (rules["ratio"] <= rules["high"])).all()
-    assert rules["holds"].tolist() == (rules["low"] > rules["bound"]).tolist()
-
-
 def test_stored_rows_show_the_mechanism_that_the_rules_say():
     rows = stored("fa3")
     rule = rows[rows["route"].eq("rule")]

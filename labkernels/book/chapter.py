@@ -7,10 +7,13 @@ from typing import Any
 import pandas as pd
 from myst_nb import glue
 
+from labkernels.book.verdicts import verdict_table
+from labkernels.charts.tables import Table
 from labkernels.errors import LabError, NotMeasured
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
 from labkernels.studies.experiments import experiment as named
+from labkernels.studies.rules import judge
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
@@ -137,6 +140,10 @@ class Chapter:
         """Put several values into the text, each under its name."""
         for name, value in values.items():
             self.say(name, value)
+
+    def rules(self, chapter: str) -> Table:
+        """The rules of a chapter, judged on the newest rows of the shown GPU, the reader's own run left out."""
+        return verdict_table(judge(self.store, self.gpu, chapter, without=self._own.values()))
 
     def stored_runs(self) -> pd.DataFrame:
         """The run rows behind what is shown as stored, one line for each experiment that has one."""

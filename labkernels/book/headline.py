@@ -42,7 +42,7 @@ def _of(experiment: str, find: Callable[[pd.DataFrame], tuple[float | None, floa
     """A figure of the newest run of an experiment."""
 
     def measure(store: Store, gpu: str) -> tuple[float | None, float, float | None, str]:
-        frame = select.newest_rows(store, experiment, gpu)
+        frame = select.require_rows(store, experiment, gpu)
         return *find(frame), str(frame["run_id"].iloc[0])
 
     return measure

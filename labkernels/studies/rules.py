@@ -62,7 +62,7 @@ def judge(
 
     @cache
     def rows(experiment: str) -> pd.DataFrame:
-        return select.newest_rows(store, experiment, gpu, without)
+        return select.require_rows(store, experiment, gpu, without)
 
     def verdict(rule: Rule) -> Verdict:
         try:

@@ -79,7 +79,7 @@ def latest_rows(
     return rows(store, experiment, [run_id] if run_id else [], table=table)
 
 
-def newest_rows(store: Store, experiment: str, gpu: str, without: Collection[str] = ()) -> pd.DataFrame:
+def require_rows(store: Store, experiment: str, gpu: str, without: Collection[str] = ()) -> pd.DataFrame:
     """As `latest_rows`, of one GPU, where there have to be some.
 
     Raises:
