@@ -64,8 +64,7 @@ def _ptx(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     from labkernels.store import Store
-    from labkernels.studies.experiments import studies
-    from labkernels.studies.run import run
+    from labkernels.studies.run import Outcome, run, run_all
 
     overrides = {}
     for text in arguments.set:
@@ -74,10 +73,19 @@ def _measure(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--set {text}: give NAME=VALUE, with VALUE in JSON")
         overrides[name] = json.loads(value)
     store = Store(arguments.data) if arguments.data else Store()
-    names = studies() if arguments.experiment == "all" else [arguments.experiment]
-    ids = {name: run(name, arguments.preset, store, overrides) for name in names}
-    print(json.dumps({"runs": ids, "data": str(store.root)}) if arguments.json else "\n".join(ids.values()))
-    return 0
+    given = (arguments.preset, store, overrides)
+    one = arguments.experiment
+    outcomes = run_all(*given) if one == "all" else [Outcome(one, run_id=run(one, *given))]
+    found: dict[str, dict[str, str]] = {"runs": {}, "skipped": {}, "failed": {}}
+    for name, *what in outcomes:
+        for kind, text in zip(found, what, strict=True):
+            if text is not None:
+                found[kind][name] = text
+                said = text if kind == "runs" else f"{name} {kind}: {text}"
+                print(said, file=sys.stdout if kind == "runs" and not arguments.json else sys.stderr)
+    if arguments.json:
+        print(json.dumps({**found, "data": str(store.root)}))
+    return 1 if found["failed"] else 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -252,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Whoever reads the output may stop early (`| head`): that is no error.
     """
-    from labkernels.errors import NoGpu, StalledWait
+    from labkernels.errors import LabError
 
     arguments = parser().parse_args(argv)
     try:
@@ -262,6 +270,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
         return 0
-    except (ValueError, TypeError, LookupError, OSError, NoGpu, StalledWait) as error:
+    except (LabError, ValueError, TypeError, LookupError, OSError) as error:
         print(f"labkernels: {error}", file=sys.stderr)
         return 2

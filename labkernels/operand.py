@@ -196,6 +196,11 @@ class Operand:
         return tuple(stride * side for stride, side, extent in steps if side < extent)
 
     @property
+    def footprint_bytes(self) -> int:
+        """Memory of the whole tensor: all steps along its last dimension."""
+        return self.shape[-1] * (self.element_bytes, *self.strides_bytes)[-1]
+
+    @property
     def contiguous_bytes(self) -> int:
         """Bytes from a tile's start that lie without a gap in global memory; `tile_bytes` for one block."""
         run = self.inner_row_bytes

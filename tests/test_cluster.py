@@ -8,7 +8,7 @@ from labkernels.kernels import sass
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB
-from labkernels.protocols import ring as ring_protocol
+from labkernels.protocols import measure
 from labkernels.protocols.exchange import EXCHANGES, PATTERNS, ExchangeConfiguration, align
 from labkernels.protocols.experiment import silent
 from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
@@ -168,8 +168,8 @@ def test_rings_ask_for_memory_as_large_as_the_largest_reads(module, monkeypatch)
     def memory(gpu, nbytes):
         raise Asked(nbytes)
 
-    monkeypatch.setattr(ring_protocol, "Memory", memory)
+    monkeypatch.setattr(measure, "Memory", memory)
     preset = module.PRESETS["quick"]
     with pytest.raises(Asked) as asked:
-        module.measure(None, preset, silent)
+        module.EXPERIMENT.measure(None, preset, silent)
     assert asked.value.args == (max(c.footprint_bytes for c in module.configurations(preset)),)

@@ -1,17 +1,27 @@
 """Plans of the experiments: legal before anything is launched, parameters checked by name and type."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
+from labkernels.errors import LabError
 from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
 from labkernels.operand import Operand, Ring, Swizzle, linear_operand
+from labkernels.protocols import counted, measure
 from labkernels.protocols.chase import transfer_operand
-from labkernels.protocols.stream import Configuration, walk_of
+from labkernels.protocols.experiment import silent
+from labkernels.protocols.rounds import interleaved, timed_rounds
+from labkernels.protocols.stream import Configuration, WrongBytes, walk_of
+from labkernels.studies.broadcast import broadcast
 from labkernels.studies.crossover import l2_footprint, row_shape, stream_counters, throughput
 from labkernels.studies.experiments import experiment, studies
 from labkernels.studies.latency import issue
+from labkernels.studies.multicast import cluster_counters, multicast
 from labkernels.studies.run import parameters_of, run
 
 SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
@@ -95,8 +105,8 @@ def test_overrides_keep_the_rest_of_a_preset():
         ("thruput", "quick", {}, ValueError, "no experiment 'thruput'; choose one of broadcast"),
         ("latency", "fast", {}, ValueError, "no preset 'fast'; choose one of quick, full"),
         ("latency", "quick", {"round": 3}, ValueError, "no parameter 'round'; it has .*rounds"),
-        ("latency", "quick", {"rounds": "3"}, TypeError, "rounds is '3', a str; give a int like 9"),
-        ("latency", "quick", {"rounds": True}, TypeError, "rounds is True"),
+        ("latency", "quick", {"rounds": "3"}, ValueError, "rounds is '3', a str; give a int like 9"),
+        ("latency", "quick", {"rounds": True}, ValueError, "rounds is True"),
     ],
 )
 def test_bad_parameters_are_named(name, preset, overrides, kind, message):
@@ -141,5 +151,126 @@ def test_every_footprint_is_legal(preset):
 
 def test_kernels_for_sanitizers_are_not_measured(monkeypatch):
     monkeypatch.setenv(SANITIZER, "1")
-    with pytest.raises(ValueError, match=f"{SANITIZER} is set.*unset it"):
+    with pytest.raises(LabError, match=f"{SANITIZER} is set.*unset it"):
         run("issue")
+
+
+def test_every_round_has_every_item_and_rounds_differ_in_their_order():
+    rounds = interleaved("abcdefgh", 5)
+    assert all(sorted(turn) == list("abcdefgh") for turn in rounds)
+    assert len({tuple(turn) for turn in rounds}) == 5
+
+
+def test_rounds_number_their_rows():
+    called = []
+    rows = timed_rounds("abc", lambda item: called.append(item) or {"item": item}, 4, silent)
+    assert [row["item"] for row in rows] == called
+    assert [row["round"] for row in rows] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+class Bound:
+    """Stands for a stream or a ring bound to a GPU: says in `log` what is asked of it, in order."""
+
+    log: ClassVar[list[tuple]] = []
+    resident_ctas_per_sm = 1
+    wrong = False
+
+    def __init__(self, gpu, configuration, memory, seed):
+        self.gpu, self.configuration, self.memory = gpu, configuration, memory
+        self.kernel = f"kernel of {configuration.spec.name}"
+
+    def __getattr__(self, name):
+        def note(*arguments):
+            self.log.append((name, self.configuration))
+            if self.wrong and len(self.log) == 4:
+                raise WrongBytes("byte 0 is wrong")
+            return 7
+
+        return note
+
+    def timed(self, tiles):
+        self.log.append(("timed", self.configuration))
+        return {"tiles": tiles}
+
+
+class Memory:
+    """Stands for a memory."""
+
+    buffer, seed = "the memory", 1
+
+    def __init__(self, gpu, nbytes):
+        self.nbytes = nbytes
+
+    evict = close = lambda self: None
+
+
+@pytest.fixture
+def bound(monkeypatch):
+    monkeypatch.setattr(Bound, "log", [])
+    for name in ("Stream", "ClusterRing"):
+        monkeypatch.setattr(measure, name, Bound)
+    monkeypatch.setattr(measure, "Memory", Memory)
+    monkeypatch.setattr(measure, "Buffer", lambda nbytes: nullcontext("made in shared memory"))
+    return Bound
+
+
+class Gpu132:
+    class facts:
+        sm_count = 132
+
+
+@pytest.mark.parametrize(
+    "module", [throughput, row_shape, l2_footprint, multicast, broadcast], ids=lambda m: m.__name__
+)
+def test_all_is_checked_before_anything_is_timed_and_sums_are_compared_at_the_end(module, bound):
+    result = module.EXPERIMENT.measure(Gpu132(), module.PRESETS["quick"], silent)
+    steps = [name for name, _ in bound.log if name in ("check", "timed", "check_sums")]
+    count, rounds = steps.count("check"), module.PRESETS["quick"].rounds
+    assert steps == ["check"] * count + ["timed"] * count * rounds + ["check_sums"] * count
+    assert len({c for name, c in bound.log if name == "check"}) == count > 5
+    (rows,) = result.tables.values()
+    assert tuple(result.tables) == module.EXPERIMENT.tables
+    assert len(rows) == count * rounds and {row["round"] for row in rows} == set(range(rounds))
+    assert len(result.kernels) == count
+
+
+def test_what_delivers_wrong_bytes_ends_the_experiment_before_anything_is_timed(bound, monkeypatch):
+    monkeypatch.setattr(bound, "wrong", True)
+    with pytest.raises(WrongBytes):
+        multicast.EXPERIMENT.measure(Gpu132(), multicast.PRESETS["quick"], silent)
+    assert not [name for name, _ in bound.log if name == "timed"]
+
+
+def test_streams_that_an_sm_does_not_hold_are_left_out(bound):
+    preset = replace(throughput.PRESETS["quick"], ctas_per_sm=(1, 2))
+    throughput.EXPERIMENT.measure(Gpu132(), preset, silent)
+    assert {c.operand.ring.ctas_per_sm for name, c in bound.log if name == "timed"} == {1}
+
+
+@pytest.mark.parametrize("module", [stream_counters, cluster_counters], ids=lambda m: m.__name__)
+def test_counters_join_the_rows_of_the_launches_they_were_read_from(module, bound, monkeypatch):
+    for name in ("Stream", "ClusterRing", "Memory"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, {"Memory": Memory}.get(name, bound))
+    monkeypatch.setattr(
+        bound, "row", lambda self, tiles: {"mechanism": self.configuration.spec.mechanism}, raising=False
+    )
+    monkeypatch.setattr(Gpu132, "sync", lambda self: None, raising=False)
+    for name in ("begin", "end"):
+        monkeypatch.setattr(counted.counters, name, lambda name=name: bound.log.append((name, None)))
+    preset = module.PRESETS["quick"]
+    chosen = list(module.configurations(preset))
+
+    def count(target, metrics):
+        assert target[1:4] == ["-m", "labkernels.protocols.counted", module.__name__]
+        assert module.Parameters(**counted.given(target[4])) == preset
+        return [dict.fromkeys(metrics.values(), number) for number in range(len(chosen))]
+
+    monkeypatch.setattr(counted.counters, "count", count)
+    result = module.EXPERIMENT.measure(Gpu132(), preset, silent)
+    (rows,) = result.tables.values()
+    assert [row["mechanism"] for row in rows] == [c.spec.mechanism for c in chosen]
+    assert [row["dram_read_bytes"] for row in rows] == list(range(len(chosen)))
+    names = [name for name, _ in bound.log if name in ("begin", "launch", "end", "check_sums")]
+    one = names[names.index("begin") :][:4]
+    assert one == ["begin", "launch", "end", "check_sums"]

@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -9,7 +10,8 @@ import pandas as pd
 from labkernels.charts.tables import Table
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model.advisor import CONSUMERS, PREFERENCE, SOURCES, Question, options
-from labkernels.model.closed_form import IN_CLUSTERS, TERMS, constants
+from labkernels.model.closed_form import IN_CLUSTERS, TERMS, Load, constants, predict
+from labkernels.operand import KIB
 
 _STYLE = """
 .lab-decide form { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 0.6rem 1rem; }
@@ -78,6 +80,27 @@ def typical(gpu: str) -> Table:
         )
     links = {"operand": [address(question) for question in TYPICAL.values()]}
     return Table(pd.DataFrame(rows), description="Typical operands and what to take", links=links)
+
+
+def along_in_flight(gpu: str) -> pd.DataFrame:
+    """The model's throughput from HBM of a ring of four tiles, by bytes in flight, with the interval of its errors."""
+    of, ring = constants(gpu), Load(tile_bytes=8 * KIB, row_bytes=2 * KIB, threads=256)
+    tiles = [KIB << power for power in range(6)]
+    points = {(name, tile): predict(name, replace(ring, tile_bytes=tile), of)
+              for name in ("cp_async", "tma_tile") for tile in tiles}  # fmt: skip
+    return pd.DataFrame(
+        {
+            "mechanism": name,
+            "bytes_in_flight_per_sm": tile * ring.tiles_in_flight,
+            "gbps": one.gbps,
+            "low": one.gbps / one.high,
+            "high": one.gbps / one.low,
+            "binds": one.binding,
+            "gpu": gpu,
+            "run_id": "model",
+        }
+        for (name, tile), one in points.items()
+    )
 
 
 def traits() -> dict[str, dict[str, object]]:

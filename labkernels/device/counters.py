@@ -1,13 +1,9 @@
 """Hardware counters of a process's launches, read by Nsight Compute."""
 
 import csv
-import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from cuda.bindings import driver
 
@@ -52,22 +48,6 @@ def begin() -> None:
 def end() -> None:
     """Count no more."""
     driver.cuProfilerStop()
-
-
-def count_again(module: str, parameters: Any, metrics: Mapping[str, str]) -> list[dict[str, int]]:
-    """Counters of a module's launches, run in a process of its own that is `given` the parameters (a dataclass).
-
-    Raises:
-        NoCounters: no `ncu`, or it refuses.
-    """
-    return count([sys.executable, "-m", module, json.dumps(asdict(parameters))], metrics)
-
-
-def given(text: str) -> dict[str, Any]:
-    """Parameters from the JSON that a counted process is called with; lists become tuples."""
-    return {
-        key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
-    }
 
 
 def count(target: Sequence[str], metrics: Mapping[str, str], *, flush: bool = False) -> list[dict[str, int]]:

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from labkernels.model.closed_form import Constants, Load, constants, predict
-from labkernels.store import published
+from labkernels.store import datasheet, published
 
-SMS = {"H100 SXM5": 132, "B200": 148}  # NVIDIA's data sheets
 STAGES = 4  # where a publication names no ring
 PLAIN = Load(tile_bytes=4096, row_bytes=2048, tiles_in_flight=STAGES)
 
@@ -26,7 +25,7 @@ def _curve(target: str) -> pd.DataFrame:
 def _constants(target: str, base: str) -> Constants:
     of = dict(constants(base))
     of["gpu", "hbm_bytes_per_cycle"] = float(_curve(target)["value"].max()) * 1e3 / of["gpu", "sm_clock_mhz"]
-    of["gpu", "sms_at_fan_out_1"] = float(SMS[target])
+    of["gpu", "sms_at_fan_out_1"] = float(datasheet(target).sm_count)
     return of
 
 
@@ -34,7 +33,7 @@ def projected(target: str, base: str) -> pd.DataFrame:
     """The published curves of HBM throughput over bytes in flight beside the model's.
 
     Args:
-        target: a GPU of `SMS`.
+        target: a GPU whose number of SMs table `gpus` has.
         base: the GPU whose fitted constants are used, its clock included.
 
     Returns:

@@ -12,7 +12,6 @@ from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import WARP, Ring, boxed_operand
 from labkernels.protocols.bound import Bound
 from labkernels.protocols.cluster_launch import Place
-from labkernels.protocols.experiment import Progress, Result
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -213,6 +212,24 @@ class ClusterRing(Bound):
         duration_us = elapsed()
         return duration_us, int(self._log.read(np.uint32).max())
 
+    def timed(self, tiles: int) -> dict[str, Any]:
+        """The row of one timed launch."""
+        duration_us, cycles = self.time(tiles)
+        delivered = tiles * self.configuration.tile_bytes
+        return self.row(tiles) | {
+            "duration_us": round(duration_us, 3),
+            "cycles": cycles,
+            "gbps": round(self.blocks * delivered / duration_us / 1e3, 2),
+            "bytes_per_clock_per_sm": round(delivered / cycles, 3),
+        }
+
+    def place_source(self, memory: Memory) -> None:
+        """Push its source out of L2 or bring it in, as the configuration has it: queued."""
+        if self.configuration.source == "hbm":
+            memory.evict()
+        else:
+            self.warm()
+
     def warm(self) -> None:
         """Bring the footprint into L2, or out of the way of the others: queued."""
         c = self.configuration
@@ -301,67 +318,3 @@ class ClusterRing(Bound):
         """Free what the configuration holds on the GPU."""
         for buffer in (self._map, self._sums, self._log, self._statuses):
             buffer.close()
-
-
-def measure_rings(
-    gpu: Gpu,
-    configurations: list[RingConfiguration],
-    rounds: int,
-    bytes_per_cta: int,
-    progress: Progress,
-) -> Result:
-    """Check every ring, then time all of them in every round, in random order: ratios of one round are paired.
-
-    Args:
-        gpu: where.
-        configurations: what to run.
-        rounds: how often each is timed.
-        bytes_per_cta: brought to each CTA by a timed launch, at least.
-        progress: bar over checks and rounds.
-
-    Returns:
-        Rows of table `cluster_ring`, one per configuration and round, and the kernels that ran.
-
-    Raises:
-        WrongBytes: a ring delivered wrong bytes; nothing is timed.
-        StalledWait: a barrier was never completed.
-    """
-    memory = Memory(gpu, max(c.footprint_bytes for c in configurations))
-    scratch = Buffer(max((c.footprint_bytes for c in configurations if c.source == "computed"), default=16))
-    rings = []
-    for configuration in progress(configurations, "check"):
-        buffer = scratch if configuration.source == "computed" else memory.buffer
-        ring = ClusterRing(gpu, configuration, buffer, memory.seed)
-        ring.check()
-        rings.append(ring)
-    order = np.random.default_rng(memory.seed)
-    rows = []
-    for number in progress(range(rounds), "time"):
-        for index in order.permutation(len(rings)):
-            ring = rings[index]
-            tiles = ring.tiles_for(bytes_per_cta)
-            if ring.configuration.source == "hbm":
-                memory.evict()
-            else:
-                ring.warm()
-            duration_us, cycles = ring.time(tiles)
-            delivered = tiles * ring.configuration.tile_bytes
-            rows.append(
-                {
-                    **ring.row(tiles),
-                    "round": number,
-                    "duration_us": round(duration_us, 3),
-                    "cycles": cycles,
-                    "gbps": round(ring.blocks * delivered / duration_us / 1e3, 2),
-                    "bytes_per_clock_per_sm": round(delivered / cycles, 3),
-                }
-            )
-    for ring in rings:
-        ring.require_arrived()
-        ring.launch(tiles := ring.tiles_for(bytes_per_cta))
-        ring.require_arrived()
-        ring.check_sums(tiles)
-        ring.close()
-    scratch.close()
-    memory.close()
-    return Result({"cluster_ring": rows}, [ring.kernel for ring in rings])

@@ -175,12 +175,6 @@ class Stream(Bound):
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
         return self.program.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
 
-    @property
-    def footprint_bytes(self) -> int:
-        """Memory that the walk covers before it starts again."""
-        operand = self.configuration.operand
-        return operand.shape[-1] * (operand.strides_bytes[-1] if operand.rank > 1 else operand.element_bytes)
-
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all."""
         return -(-bytes_moved // (self.blocks * self.configuration.operand.tile_bytes))
@@ -198,7 +192,7 @@ class Stream(Bound):
             "mechanism": configuration.spec.mechanism,
             "variant": configuration.variant,
             "source": configuration.source,
-            "footprint_bytes": self.footprint_bytes,
+            "footprint_bytes": operand.footprint_bytes,
             "tile_bytes": operand.tile_bytes,
             "stages": operand.ring.stages,
             "ctas_per_sm": operand.ring.ctas_per_sm,
@@ -228,11 +222,19 @@ class Stream(Bound):
             np.uint64(self._statuses.address),
         )
 
-    def time_us(self, tiles: int) -> float:
-        """Microseconds of one launch, between events."""
+    def warm(self) -> None:
+        """Bring the footprint into L2: queued."""
+        self.launch(self.tiles_for(2 * self.configuration.operand.footprint_bytes))
+
+    def timed(self, tiles: int) -> dict[str, Any]:
+        """The row of one timed launch."""
         with self.gpu.timed() as elapsed:
             self.launch(tiles)
-        return elapsed()
+        duration_us = elapsed()
+        return self.row(tiles) | {
+            "duration_us": round(duration_us, 3),
+            "gbps": round(self.bytes_moved(tiles) / duration_us / 1e3, 2),
+        }
 
     def check(self, tiles: int | None = None) -> None:
         """Run with a poisoned destination and compare every byte that arrived.

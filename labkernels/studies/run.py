@@ -3,19 +3,21 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
 from labkernels.device import Gpu
 from labkernels.device.environment import Monitor, describe, started
+from labkernels.errors import LabError
 from labkernels.kernels.build import SANITIZER
 from labkernels.protocols.experiment import Item
 from labkernels.store import Store, new_run_id
 from labkernels.store.provenance import digest
-from labkernels.studies.experiments import experiment
+from labkernels.studies.experiments import experiment, studies
 
 
 def bar(items: Iterable[Item], what: str) -> Iterable[Item]:
@@ -23,26 +25,47 @@ def bar(items: Iterable[Item], what: str) -> Iterable[Item]:
     return tqdm(items, desc=what, file=sys.stderr, leave=False)
 
 
+class BadParameter(LabError, ValueError):
+    """There is no such preset or parameter, or its value has another type; the message says what there is."""
+
+
+class Skipped(LabError):
+    """An experiment lacks something on this machine; the message says what."""
+
+
+class WrongTables(LabError):
+    """An experiment did not fill the tables it names; nothing is stored."""
+
+
+class Outcome(NamedTuple):
+    """What became of an experiment: its run's id, or the sentence that says why there is none."""
+
+    experiment: str
+    run_id: str | None = None
+    skipped: str | None = None
+    failed: str | None = None
+
+
 def parameters_of(name: str, preset: str, overrides: Mapping[str, Any] | None = None) -> Any:
     """An experiment's parameter set: a preset, with some fields replaced.
 
     Raises:
-        ValueError: unknown preset or field; the message lists those there are.
-        TypeError: a field of another type than the preset's.
+        UnknownExperiment: no such experiment.
+        BadParameter: unknown preset or field, or a value of another type than the preset's.
     """
     presets = experiment(name).presets
     if preset not in presets:
-        raise ValueError(f"{name} has no preset {preset!r}; choose one of {', '.join(presets)}")
+        raise BadParameter(f"{name} has no preset {preset!r}; choose one of {', '.join(presets)}")
     chosen = presets[preset]
     known = {field.name for field in fields(chosen)}
     values = {}
     for key, value in (overrides or {}).items():
         if key not in known:
-            raise ValueError(f"{name} has no parameter {key!r}; it has {', '.join(sorted(known))}")
+            raise BadParameter(f"{name} has no parameter {key!r}; it has {', '.join(sorted(known))}")
         before = getattr(chosen, key)
         value = tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value
         if type(value) is not type(before):
-            raise TypeError(
+            raise BadParameter(
                 f"{name}: parameter {key} is {value!r}, a {type(value).__name__}; give a {type(before).__name__} "
                 f"like {before!r}"
             )
@@ -56,19 +79,26 @@ def run(
     """Measure and store; returns the run's id.
 
     Raises:
+        UnknownExperiment, BadParameter: see `parameters_of`.
         NoGpu: there is no usable GPU here.
-        ValueError, TypeError: see `parameters_of`; or the environment asks for kernels for sanitizers.
-        WrongBytes, StalledWait: a kernel failed its check; nothing is stored.
+        Skipped: something else that the experiment needs is missing here.
+        WrongTables: the experiment did not fill the tables that it names.
+        LabError: the environment asks for kernels for sanitizers; or a kernel failed its check. Nothing is stored.
     """
-    parameters = parameters_of(name, preset, overrides)
-    if os.environ.get(SANITIZER):
-        raise ValueError(f"{SANITIZER} is set: its kernels are slower than those measured; unset it")
+    one, parameters = experiment(name), parameters_of(name, preset, overrides)
+    gpu = _gpu()
     store = store or Store()
-    gpu = Gpu()
+    if missing := one.available():
+        raise Skipped(missing)
     record = {"run_id": new_run_id(), "started_utc": started(), "experiment": name, "preset": preset}
     began = time.monotonic()
     with Monitor() as monitor:
-        result = experiment(name).measure(gpu, parameters, bar)
+        result = one.measure(gpu, parameters, bar)
+    if set(result.tables) != set(one.tables):
+        raise WrongTables(
+            f"{name} filled {', '.join(sorted(result.tables))}, but names {', '.join(sorted(one.tables))}: "
+            "make its `tables` and its Result agree"
+        )
     record |= describe(gpu) | monitor.summary()
     record |= {
         "kernels_sha256": digest(kernel.ptx_sha256 for kernel in result.kernels),
@@ -76,3 +106,33 @@ def run(
         "wall_s": round(time.monotonic() - began, 1),
     }
     return store.record(record, result.tables)
+
+
+def _gpu() -> Gpu:
+    if os.environ.get(SANITIZER):
+        raise LabError(f"{SANITIZER} is set: its kernels are slower than those measured; unset it")
+    return Gpu()
+
+
+def run_all(
+    preset: str = "quick", store: Store | None = None, overrides: Mapping[str, Any] | None = None
+) -> Iterator[Outcome]:
+    """Measure every experiment that can run here, one after the other; one that fails does not end the rest.
+
+    Raises:
+        BadParameter: an experiment has no such preset or parameter; nothing is measured.
+        NoGpu, LabError: no experiment can run here; see `run`.
+    """
+    for name in studies():
+        parameters_of(name, preset, overrides)
+    _gpu()
+    for name in studies():
+        try:
+            yield Outcome(name, run_id=run(name, preset, store, overrides))
+        except Skipped as missing:
+            yield Outcome(name, skipped=str(missing))
+        except LabError as error:
+            yield Outcome(name, failed=str(error))
+        except Exception as bug:
+            traceback.print_exc()
+            yield Outcome(name, failed=f"{type(bug).__name__}: {bug}")

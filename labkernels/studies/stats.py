@@ -24,6 +24,11 @@ class Summary(NamedTuple):
     median: float
     p95: float
 
+    def cycles(self) -> dict[str, float]:
+        """The columns in which tables keep it."""
+        quantiles = {"p05": self.p05, "median": self.median, "p95": self.p95}
+        return {"n": self.n} | {f"cycles_{name}": round(value, 1) for name, value in quantiles.items()}
+
 
 class Measured(NamedTuple):
     """A value with its 95 % interval, in its unit."""

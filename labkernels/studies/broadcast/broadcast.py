@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
+from labkernels.protocols.measure import ring_experiment
+from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
 
 SHARED_READ_BYTES_PER_CYCLE = 128  # of one SM: what a consumer of a whole tile needs at least
 
@@ -77,17 +76,9 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
                 yield RingConfiguration(spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    p, chosen = parameters, list(configurations(parameters))
-    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = ring_experiment(
     "broadcast",
     "The same tile to every CTA of a cluster: multicast, DSM, or each for itself?",
-    ("cluster_ring",),
     PRESETS,
-    measure,
-    needs(Gpu),
+    configurations,
 )

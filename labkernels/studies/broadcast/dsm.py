@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from labkernels.device import Gpu
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.rounds import timed_rounds
 
 THREADS = {"dsm_bulk": 64, "dsm_store": 32 + 256, "dsm_load": 256}
 ALL_TO_ALL_SHARE_BYTES = {2: 16 * KIB, 4: 16 * KIB, 8: 8 * KIB, 16: 4 * KIB}  # as many inboxes as fit
@@ -74,7 +73,7 @@ def configurations(parameters: Parameters) -> Iterator[tuple[ExchangeConfigurati
             yield exchange(kernel("dsm_bulk", "exchange"), 2, "pair_one_way", command), 1
 
 
-def _row(exchange: Exchange, laps: int, number: int, cycles: int) -> dict[str, Any]:
+def _row(exchange: Exchange, laps: int, cycles: int) -> dict[str, Any]:
     c = exchange.configuration
     sent = laps * c.share_bytes * c.peers
     received = laps * c.slot_bytes
@@ -90,7 +89,6 @@ def _row(exchange: Exchange, laps: int, number: int, cycles: int) -> dict[str, A
         "command_bytes": c.command_bytes if c.spec.mechanism == "dsm_bulk" else 16,
         "threads": c.threads,
         "bytes_sent": sent,
-        "round": number,
         "cycles": cycles,
         "sent_bytes_per_clock": round(sent / cycles, 3),
         "received_bytes_per_clock": round(received / cycles, 3),
@@ -104,15 +102,14 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
         exchange = Exchange(gpu, configuration, clusters)
         exchange.check()
         exchanges.append(exchange)
-    rows = []
-    order = np.random.default_rng(1)
-    for number in progress(range(parameters.rounds), "time"):
-        for index in order.permutation(len(exchanges)):
-            exchange = exchanges[index]
-            c = exchange.configuration
-            laps = parameters.bytes_per_sender // (c.share_bytes * c.peers)
-            exchange.cycles(4)
-            rows.append(_row(exchange, laps, number, exchange.cycles(laps)))
+
+    def once(exchange: Exchange) -> dict[str, Any]:
+        c = exchange.configuration
+        laps = parameters.bytes_per_sender // (c.share_bytes * c.peers)
+        exchange.cycles(4)
+        return _row(exchange, laps, exchange.cycles(laps))
+
+    rows = timed_rounds(exchanges, once, parameters.rounds, progress)
     for exchange in exchanges:
         exchange.close()
     return Result({"dsm_bandwidth": rows}, [exchange.kernel for exchange in exchanges])

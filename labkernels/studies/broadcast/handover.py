@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
+from labkernels.protocols.measure import ring_experiment
+from labkernels.protocols.ring import RingConfiguration, multicast_ring
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,6 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
             yield RingConfiguration(spec, fan_out, source, tile, stages, p.footprint_bytes)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    p, chosen = parameters, list(configurations(parameters))
-    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
-
-
-EXPERIMENT = Experiment(
-    "handover",
-    "What does it take to hand a tile over through DSM?",
-    ("cluster_ring",),
-    PRESETS,
-    measure,
-    needs(Gpu),
+EXPERIMENT = ring_experiment(
+    "handover", "What does it take to hand a tile over through DSM?", PRESETS, configurations
 )

@@ -1,6 +1,7 @@
 """What stored rows say of throughput: best configurations, ratios at equal bytes in flight, the crossover."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pandas as pd
 
@@ -33,6 +34,15 @@ def by_footprint(frame: pd.DataFrame) -> pd.DataFrame:
     """The same by the memory that is read again and again, in MiB: column `mebibytes`."""
     table = rates(frame, [*CONFIGURATION, "footprint_bytes"])
     return table.assign(mebibytes=table["footprint_bytes"] / MIB)
+
+
+def by_row_shape(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same for rows of `row_shape`: with `tensor` (`dense` or `rows apart`) and `place`, source and tensor."""
+    shape = ["source", "mechanism", "inner_bytes", "pitch_bytes", "swizzle", "l2_promotion_bytes"]
+    table = rates(frame, ["gpu", "run_id", *shape])
+    dense = table["pitch_bytes"].eq(table["inner_bytes"])
+    tensor = dense.map({True: "dense", False: "rows apart"})
+    return table.assign(tensor=tensor, place=table["source"].str.upper() + ", " + tensor)
 
 
 def l2_share(counted: pd.DataFrame) -> pd.DataFrame:
@@ -83,6 +93,24 @@ def compare(frame: pd.DataFrame, source: str, mechanism: str, other: str, bytes_
     """
     rows = where(frame, source=source, bytes_in_flight_per_sm=bytes_in_flight)
     return paired(*(rounds_of(rows, best(rows, source, name)) for name in (mechanism, other)), "gbps")
+
+
+def ratios_by_size(frame: pd.DataFrame, mechanism: str, other: str, sizes: Sequence[int]) -> pd.DataFrame:
+    """`compare` from HBM and from L2 at several bytes in flight.
+
+    Returns:
+        Columns `source`, `bytes_in_flight_per_sm`, `ratio`, `low`, `high`, `differs`, `mechanism`, `gpu`, `run_id`.
+
+    Raises:
+        NotMeasured: One of them has no rows at one of the sizes.
+    """
+    of = {"mechanism": mechanism, "gpu": frame["gpu"].iloc[0], "run_id": frame["run_id"].iloc[0]}
+    rows = []
+    for source, size in product(("hbm", "l2"), sizes):
+        ratio = compare(frame, source, mechanism, other, size)
+        at = {"source": source, "bytes_in_flight_per_sm": size}
+        rows.append(at | ratio._asdict() | {"differs": ratio.differs} | of)
+    return pd.DataFrame(rows)
 
 
 def overtaking(frame: pd.DataFrame, source: str, ahead_first: str, ahead_later: tuple[str, ...]) -> Crossover:

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.rounds import measure_streams
+from labkernels.protocols.measure import stream_experiment
 from labkernels.protocols.stream import Configuration
 
 TILE_BYTES = 16 * KIB
@@ -44,18 +42,6 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
         yield Configuration(spec, linear_operand(footprint, TILE_BYTES, ring), "l2")
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    chosen = list(configurations(parameters, gpu.facts.sm_count))
-    footprint = max(parameters.footprints_bytes)
-    return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
-
-
-EXPERIMENT = Experiment(
-    "l2_footprint",
-    "How much memory does L2 serve at full speed?",
-    ("throughput",),
-    PRESETS,
-    measure,
-    needs(Gpu),
+EXPERIMENT = stream_experiment(
+    "l2_footprint", "How much memory does L2 serve at full speed?", PRESETS, configurations
 )

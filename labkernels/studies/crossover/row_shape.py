@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Operand, Ring, Swizzle
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.rounds import measure_streams
-from labkernels.protocols.stream import Configuration, Stream
+from labkernels.protocols.measure import stream_experiment
+from labkernels.protocols.stream import Configuration
 
 MAX_BOX_SIDE = 256
 COPYING_THREADS = 128  # cp.async: 8 pieces of 16 bytes a thread and tile
@@ -87,32 +85,23 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
             yield Configuration(spec, operand, source)
 
 
-def _shape(stream: Stream) -> dict[str, int | str]:
-    operand = stream.configuration.operand
+def _shape(configuration: Configuration) -> dict[str, int | str]:
+    operand = configuration.operand
     return {
         "rank": operand.rank,
         "inner_bytes": operand.inner_row_bytes,
         "pitch_bytes": operand.strides_bytes[0],
         "box_rows": operand.tile_bytes // operand.inner_row_bytes,
-        "l2_promotion_bytes": stream.configuration.l2_promotion_bytes,
+        "l2_promotion_bytes": configuration.l2_promotion_bytes,
         "swizzle": f"{operand.swizzle.span_bytes}B" if operand.swizzle.span_bytes else "none",
     }
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    chosen = list(configurations(parameters, gpu.facts.sm_count))
-    footprint = parameters.hbm_footprint_bytes
-    return measure_streams(
-        gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress, "row_shape", _shape
-    )
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = stream_experiment(
     "row_shape",
     "What do short rows and swizzles cost a TMA tile?",
-    ("row_shape",),
     PRESETS,
-    measure,
-    needs(Gpu),
+    configurations,
+    "row_shape",
+    _shape,
 )

@@ -1,13 +1,12 @@
 """Which bytes leave L2, the request coalescer and memory while every SM streams tiles of its own?"""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkernels.device import Gpu, counters
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.counted import counted_experiment
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
 
@@ -60,47 +59,21 @@ def configurations(parameters: Parameters) -> Iterator[Configuration]:
             yield engine(footprint, stages, ctas, tile)
 
 
-def launch_all(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[Stream, int]]:
-    """Every configuration, launched once to be counted over memory that is warm where it is to be; with its tiles."""
+def ready(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[Stream, int]]:
+    """Every configuration, over memory that is warm where it is to be."""
     memory = Memory(gpu, max(parameters.hbm_footprint_bytes, *parameters.footprints_bytes))
     for configuration in configurations(parameters):
         stream = Stream(gpu, configuration, memory.buffer, memory.seed)
-        tiles = stream.tiles_for(parameters.bytes_moved)
-        stream.launch(stream.tiles_for(2 * min(stream.footprint_bytes, 64 * MIB)))
-        gpu.sync()
-        counters.begin()
-        stream.launch(tiles)
-        stream.require_arrived()
-        counters.end()
-        yield stream, tiles
-        stream.close()
+        stream.launch(stream.tiles_for(2 * min(configuration.operand.footprint_bytes, 64 * MIB)))
+        yield stream, stream.tiles_for(parameters.bytes_moved)
     memory.close()
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Count in a process of its own under Nsight Compute; describe and check the same launches here.
-
-    Raises:
-        NoCounters: no `ncu`, or it refuses.
-    """
-    counted = counters.count_again(__name__, parameters, COUNTED)
-    rows, kernels = [], []
-    for (stream, tiles), values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
-        stream.check_sums(tiles)
-        rows.append({**stream.row(tiles), **values})
-        kernels.append(stream.kernel)
-    return Result({"stream_counters": rows}, kernels)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = counted_experiment(
+    __name__,
     "stream_counters",
     "Which bytes leave L2, the coalescer and memory in a stream?",
-    ("stream_counters",),
     PRESETS,
-    measure,
-    needs(Gpu, counters.ncu),
+    COUNTED,
+    ready,
 )
-
-if __name__ == "__main__":
-    for _ in launch_all(Gpu(), Parameters(**counters.given(sys.argv[1]))):
-        pass

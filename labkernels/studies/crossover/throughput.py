@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.kernels.build import CONSUMER_THREADS
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.rounds import measure_streams
+from labkernels.protocols.measure import stream_experiment
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES, Configuration
 
 
@@ -107,18 +105,9 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
                     )
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    chosen = list(configurations(parameters, gpu.facts.sm_count))
-    footprint = max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes)
-    return measure_streams(gpu, chosen, footprint, parameters.rounds, parameters.bytes_moved, progress)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = stream_experiment(
     "throughput",
     "How fast does each mechanism fill shared memory, by bytes in flight per SM?",
-    ("throughput",),
     PRESETS,
-    measure,
-    needs(Gpu),
+    configurations,
 )

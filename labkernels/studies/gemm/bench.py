@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels.protocols.rounds import interleaved
 from labkernels.studies.gemm.family import GemmKernel
 from labkernels.studies.gemm.library import STAMP_FIELDS, Library, Plan
 from labkernels.studies.gemm.operands import Operands, require_torch
@@ -120,7 +121,7 @@ class Clocks:
 
 
 def time_rounds(
-    library: Library, prepared: Sequence[Prepared], rounds: int, sms: int, seed: int
+    library: Library, prepared: Sequence[Prepared], rounds: int, sms: int
 ) -> list[dict[str, Any]]:
     """Time every candidate in every round, in random order.
 
@@ -129,16 +130,13 @@ def time_rounds(
         prepared: The candidates.
         rounds: After one that is not timed.
         sms: Of the GPU.
-        seed: Of the order.
 
     Returns:
         For each candidate and round: its index, the round, launches, microseconds of a launch, SM clock.
     """
     torch = require_torch()
-    order = np.random.default_rng(seed)
     rows = []
-    for number in range(-1, rounds):
-        turns = order.permutation(len(prepared))
+    for number, turns in enumerate(interleaved(range(len(prepared)), rounds + 1), -1):
         clocks = Clocks(library, sms, len(prepared))
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in prepared]
         prepared[
@@ -155,7 +153,7 @@ def time_rounds(
             launches = prepared[index].launches
             rows.append(
                 {
-                    "index": int(index),
+                    "index": index,
                     "round": number,
                     "launches": launches,
                     "duration_us": began.elapsed_time(ended) * 1000 / launches,

@@ -124,7 +124,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 operands = Operands(pool, shape, spread)
                 chosen = candidates(library, dtype, shape, parameters, sms)
                 prepared = [Prepared(library, c, operands, parameters.sample_us) for c in chosen]
-                for timed in time_rounds(library, prepared, parameters.rounds, sms, SEED):
+                for timed in time_rounds(library, prepared, parameters.rounds, sms):
                     one = prepared[timed.pop("index")]
                     rows.append(_row(library, one, dtype, shape, timed))
                 if dtype == "bf16" and shape in parameters.sustained:
@@ -133,8 +133,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                     one.close()
             del pool, operands, prepared
             torch.cuda.empty_cache()
-    tables = {"gemm": rows} | ({"gemm_sustained": sustained} if sustained else {})
-    return Result(tables, [library])
+    return Result({"gemm": rows, "gemm_sustained": sustained}, [library])
 
 
 def _elements(dtype: str, shape: Mnk, spread: int) -> int:

@@ -10,6 +10,7 @@ from labkernels.operand import KIB, MIB
 from labkernels.protocols.chase import LARGEST_EXPECTATION_BYTES, Train
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.rounds import interleaved
 from labkernels.studies.stats import summarize
 
 WARP_COPY_BYTES = 512  # 16 bytes from each lane
@@ -72,17 +73,14 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     trains = {(spec, size): Train(gpu, spec, memory.buffer, size) for spec, size, _ in chosen}
     samples: dict[tuple, list[np.ndarray]] = {}
     memory.warm(parameters.footprint_bytes)
-    order = np.random.default_rng(memory.seed)
-    for _ in progress(range(parameters.rounds), "time"):
-        for index in order.permutation(len(chosen)):
-            spec, size, train = chosen[index]
+    for turn in progress(interleaved(chosen, parameters.rounds), "time"):
+        for spec, size, train in turn:
             cycles = trains[spec, size].cycles(train, parameters.repeats)[1:]
             samples.setdefault((spec, size, train), []).append(cycles)
     rows = []
     for (spec, size, train), parts in samples.items():
         issued, arrived = np.concatenate(parts).T
         handed_over = dict(spec.constants).get("chunks", train)
-        summary = summarize(issued)
         rows.append(
             {
                 "kernel": spec.name,
@@ -90,10 +88,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 "variant": dict(spec.constants).get("per_copy", "copy"),
                 "transfer_bytes": size // (handed_over // train),
                 "train_length": handed_over,
-                "n": summary.n,
-                "cycles_p05": round(summary.p05, 1),
-                "cycles_median": round(summary.median, 1),
-                "cycles_p95": round(summary.p95, 1),
+                **summarize(issued).cycles(),
                 "arrived_cycles_median": round(float(np.median(arrived)), 1),
             }
         )

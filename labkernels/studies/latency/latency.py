@@ -13,6 +13,7 @@ from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.chase import MAX_THREADS, Chain, Chase
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.rounds import interleaved
 from labkernels.studies.stats import summarize
 
 LINE_BYTES = 128
@@ -189,10 +190,7 @@ def _row(
         "footprint_bytes": footprint_bytes,
         "transfer_bytes": transfer_bytes,
         "threads": threads,
-        "n": summary.n,
-        "cycles_p05": round(summary.p05, 1),
-        "cycles_median": round(summary.median, 1),
-        "cycles_p95": round(summary.p95, 1),
+        **summary.cycles(),
         "ns_median": round(summary.median / clock_mhz * 1e3, 1),
     }
 
@@ -218,11 +216,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
         for chase in (near[size, spec], far[size, spec]):
             memory.refill()
             chase.check()
-    order = np.random.default_rng(memory.seed)
-    for _ in progress(range(parameters.rounds), "time"):
-        for index in order.permutation(len(plan)):
-            sampler.in_l2(near[plan[index]])
-            sampler.from_hbm(far[plan[index]])
+    for turn in progress(interleaved(plan, parameters.rounds), "time"):
+        for one in turn:
+            sampler.in_l2(near[one])
+            sampler.from_hbm(far[one])
     smallest = min(parameters.transfer_bytes)
     for size, spec in plan:
         if size == smallest:

@@ -1,13 +1,12 @@
 """Which bytes leave L2 and which reach the SMs, when the CTAs of a cluster want the same tiles?"""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from labkernels.device import Gpu, counters
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+from labkernels.protocols.counted import counted_experiment
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 
@@ -67,47 +66,21 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         yield RingConfiguration(multicast_ring(), *shape)
 
 
-def launch_all(gpu: Gpu, parameters: Parameters) -> Iterator[ClusterRing]:
-    """Every configuration, launched once to be counted over memory that is warm where it is to be."""
+def ready(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[ClusterRing, int]]:
+    """Every configuration, over memory that is warm where it is to be."""
     memory = Memory(gpu, max(parameters.hbm_footprint_bytes, parameters.l2_footprint_bytes))
     for configuration in configurations(parameters):
         ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
-        (memory.evict if configuration.source == "hbm" else ring.warm)()
-        gpu.sync()
-        counters.begin()
-        ring.launch(ring.tiles_for(parameters.bytes_per_cta))
-        ring.require_arrived()
-        counters.end()
-        yield ring
-        ring.close()
+        ring.place_source(memory)
+        yield ring, ring.tiles_for(parameters.bytes_per_cta)
     memory.close()
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Count in a process of its own under Nsight Compute; describe and check the same launches here.
-
-    Raises:
-        NoCounters: no `ncu`, or it refuses.
-    """
-    counted = counters.count_again(__name__, parameters, counters.MEMORY_PATH)
-    rows, kernels = [], []
-    for ring, values in zip(launch_all(gpu, parameters), progress(counted, "count"), strict=True):
-        tiles = ring.tiles_for(parameters.bytes_per_cta)
-        ring.check_sums(tiles)
-        rows.append({**ring.row(tiles), **values})
-        kernels.append(ring.kernel)
-    return Result({"cluster_counters": rows}, kernels)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = counted_experiment(
+    __name__,
     "cluster_counters",
     "Which bytes leave L2 and which reach the SMs of a cluster?",
-    ("cluster_counters",),
     PRESETS,
-    measure,
-    needs(Gpu, counters.ncu),
+    counters.MEMORY_PATH,
+    ready,
 )
-
-if __name__ == "__main__":
-    for _ in launch_all(Gpu(), Parameters(**counters.given(sys.argv[1]))):
-        pass

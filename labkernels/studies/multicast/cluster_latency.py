@@ -49,16 +49,12 @@ PRESETS = {
 
 
 def _row(spec: KernelSpec, protocol: str, where: dict[str, int], cycles: np.ndarray) -> dict[str, Any]:
-    summary = summarize(cycles)
     return {
         "kernel": spec.name,
         "mechanism": spec.mechanism,
         "protocol": protocol,
         **where,
-        "n": summary.n,
-        "cycles_p05": round(summary.p05, 1),
-        "cycles_median": round(summary.median, 1),
-        "cycles_p95": round(summary.p95, 1),
+        **summarize(cycles).cycles(),
     }
 
 

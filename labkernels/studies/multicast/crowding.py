@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
+from labkernels.protocols.measure import ring_experiment
+from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,6 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
             yield RingConfiguration(spec, *shape, clusters=clusters)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every number of clusters; see `Parameters`."""
-    p, chosen = parameters, list(configurations(parameters))
-    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
-
-
-EXPERIMENT = Experiment(
-    "crowding",
-    "What binds a multicast ring: its own SMs, or what all share?",
-    ("cluster_ring",),
-    PRESETS,
-    measure,
-    needs(Gpu),
+EXPERIMENT = ring_experiment(
+    "crowding", "What binds a multicast ring: its own SMs, or what all share?", PRESETS, configurations
 )

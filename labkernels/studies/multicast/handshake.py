@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring
+from labkernels.protocols.measure import ring_experiment
+from labkernels.protocols.ring import RingConfiguration, multicast_ring
 
 #: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
 VARIANTS = (
@@ -49,17 +48,6 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         yield RingConfiguration(spec, fan_out, "l2", tile, p.stages, p.footprint_bytes)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every variant; see `Parameters`."""
-    p, chosen = parameters, list(configurations(parameters))
-    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
-
-
-EXPERIMENT = Experiment(
-    "handshake",
-    "What does it cost to tell the other CTAs that a slot is free?",
-    ("cluster_ring",),
-    PRESETS,
-    measure,
-    needs(Gpu),
+EXPERIMENT = ring_experiment(
+    "handshake", "What does it cost to tell the other CTAs that a slot is free?", PRESETS, configurations
 )

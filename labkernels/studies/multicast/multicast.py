@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.ring import RingConfiguration, measure_rings, multicast_ring, unicast_ring
+from labkernels.protocols.measure import ring_experiment
+from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
 
 SHARED_LIMIT_BYTES = 224 * KIB
 SMALLEST_SLICE_BYTES = 256
@@ -94,17 +93,9 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
                     yield RingConfiguration(spec, *shape, delay_cycles=delay)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Time every configuration; see `Parameters`."""
-    p, chosen = parameters, list(configurations(parameters))
-    return measure_rings(gpu, chosen, p.rounds, p.bytes_per_cta, progress)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = ring_experiment(
     "multicast",
     "What does multicast deliver over fan-out, tile and depth, beside the same CTAs each loading for themselves?",
-    ("cluster_ring",),
     PRESETS,
-    measure,
-    needs(Gpu),
+    configurations,
 )

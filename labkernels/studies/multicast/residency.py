@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, unicast_ring
+from labkernels.protocols.rounds import timed_rounds
 
 TILE_BYTES = 8 * KIB
 
@@ -54,14 +53,14 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
             ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False)
             ring.check()
             rings.append((ring, resident))
-    rows = []
-    order = np.random.default_rng(memory.seed)
-    for number in progress(range(p.rounds), "time"):
-        for index in order.permutation(len(rings)):
-            ring, resident = rings[index]
-            ring.warm()
-            duration_us, _ = ring.time(ring.tiles_for(p.bytes_per_cta))
-            rows.append(_row(gpu, ring, resident, number, duration_us))
+
+    def once(prepared: tuple[ClusterRing, int]) -> dict[str, Any]:
+        ring, resident = prepared
+        ring.warm()
+        duration_us, _ = ring.time(ring.tiles_for(p.bytes_per_cta))
+        return _row(gpu, ring, resident, duration_us)
+
+    rows = timed_rounds(rings, once, p.rounds, progress)
     for ring, _ in rings:
         ring.require_arrived()
         ring.close()
@@ -69,7 +68,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return Result({"cluster_residency": rows}, [rings[0][0].kernel])
 
 
-def _row(gpu: Gpu, ring: ClusterRing, resident: int, number: int, duration_us: float) -> dict[str, Any]:
+def _row(gpu: Gpu, ring: ClusterRing, resident: int, duration_us: float) -> dict[str, Any]:
     c = ring.configuration
     cluster = c.fan_out
     ctas_per_sm = ring.place.program.blocks_per_sm(c.threads, ring.place.shared_bytes)
@@ -82,7 +81,6 @@ def _row(gpu: Gpu, ring: ClusterRing, resident: int, number: int, duration_us: f
         "resident_clusters": resident,
         "idle_sms": round(gpu.facts.sm_count - resident * cluster / ctas_per_sm, 2),
         "launched_clusters": ring.groups,
-        "round": number,
         "duration_us": round(duration_us, 3),
     }
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from labkernels.production import dispatch
 from labkernels.production.flash_names import FlashKernel, parse
+from labkernels.protocols.rounds import interleaved
 
 BEFORE, AFTER = "prepare_varlen", "FlashAttnFwdCombine"
 
@@ -127,8 +126,7 @@ def time_ways(
             f"{chosen[index]} is left out: its output differs from the contiguous cache's by {differences[index]}",
             stacklevel=2,
         )
-    order = np.random.default_rng(1)
-    turns = [order.permutation(agree) for _ in range(rounds)]
+    turns = interleaved(agree, rounds)
 
     def run() -> None:
         for turn in turns:

@@ -14,6 +14,7 @@ from labkernels.operand import GIB, KIB, column_span
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.gather import EVERY_TILE, Cache, Gather, check_products
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.rounds import timed_rounds
 from labkernels.studies.stats import summarize
 
 RING_BYTES = 192 * KIB  # of all CTAs of an SM
@@ -242,18 +243,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
         if case.phase == "decode":
             gather.check()
         gathers.append(gather)
-    order = np.random.default_rng(memory.seed)
-    rows = []
-    for number in progress(range(parameters.rounds + 1), "time"):
-        for index in order.permutation(len(cases)):
-            case, gather = cases[index], gathers[index]
-            copied = case.stages if case.variant == "no_copy" else EVERY_TILE
-            if case.phase == "prefill":
-                gather.launch(copied)  # L2 holds what it would in the middle of a layer
-            duration_us = gather.time_us(copied)
-            if number:  # the round before is a warm-up
-                rows.append(_row(case, gather, number - 1, duration_us))
-    for case, gather in zip(cases, gathers, strict=True):
+    prepared = list(zip(cases, gathers, strict=True))
+    timed_rounds(prepared, _timed, 1, progress)  # a warm-up
+    rows = timed_rounds(prepared, _timed, parameters.rounds, progress)
+    for case, gather in prepared:
         gather.require_arrived()
         if case.phase == "decode":
             gather.check_sums()
@@ -281,9 +274,7 @@ def first_tiles(gpu: Gpu, memory: Memory, cases: list[Case], rounds: int) -> lis
                     gather.refresh_table()
                 gather.launch()
                 cycles.extend(gather.first_tile_cycles())
-            n, low, median, high = summarize(cycles)
-            quantiles = {"n": n, "cycles_p05": low, "cycles_median": median, "cycles_p95": high}
-            rows.append({**_describe(case), "table_source": state, **quantiles})
+            rows.append({**_describe(case), "table_source": state, **summarize(cycles).cycles()})
         gather.close()
     return rows
 
@@ -310,14 +301,18 @@ def _describe(case: Case) -> dict[str, Any]:
     }
 
 
-def _row(case: Case, gather: Gather, number: int, duration_us: float) -> dict[str, Any]:
+def _timed(prepared: tuple[Case, Gather]) -> dict[str, Any]:
+    case, gather = prepared
+    copied = case.stages if case.variant == "no_copy" else EVERY_TILE
+    if case.phase == "prefill":
+        gather.launch(copied)  # L2 holds what it would in the middle of a layer
+    duration_us = gather.time_us(copied)
     moved = 0 if case.variant == "no_copy" else gather.bytes_moved
     return {
         "phase": case.phase,
         **_describe(case),
         "blocks": gather.blocks,
         "bytes_moved": moved,
-        "round": number,
         "duration_us": round(duration_us, 3),
         "gbps": round(moved / duration_us / 1e3, 2),
     }

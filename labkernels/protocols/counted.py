@@ -1,0 +1,77 @@
+"""Experiments that count: the same launches once under Nsight Compute in a process of their own, and once here.
+
+Run as `python -m labkernels.protocols.counted MODULE PARAMETERS`, it makes the launches of an experiment's module,
+which defines `Parameters` and `ready`, for Nsight Compute to count.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+from labkernels.device import Gpu, counters
+from labkernels.protocols.experiment import Experiment, Progress, Result, needs
+
+#: Kernels bound to their arguments, each with the tiles to launch, its data where they are to be.
+Ready = Callable[[Gpu, Any], Iterator[tuple[Any, int]]]
+
+
+def counted_experiment(
+    module: str,
+    name: str,
+    question: str,
+    presets: Mapping[str, Any],
+    metrics: Mapping[str, str],
+    ready: Ready,
+) -> Experiment:
+    """Launches counted in a process of their own; described and checked here. The table has the experiment's name.
+
+    Args:
+        module: that defines it: `__name__`.
+        name: as in `Experiment`.
+        question: as in `Experiment`.
+        presets: parameter sets.
+        metrics: names of Nsight Compute's metrics, each with its column.
+        ready: what is launched, in order.
+    """
+
+    def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
+        target = [sys.executable, "-m", __name__, module, json.dumps(asdict(parameters))]
+        counted = counters.count(target, metrics)
+        rows, kernels = [], []
+        for (one, tiles), values in zip(
+            launched(ready(gpu, parameters)), progress(counted, "count"), strict=True
+        ):
+            one.check_sums(tiles)
+            rows.append({**one.row(tiles), **values})
+            kernels.append(one.kernel)
+        return Result({name: rows}, kernels)
+
+    return Experiment(name, question, (name,), presets, measure, needs(Gpu, counters.ncu))
+
+
+def launched(bound: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
+    """Each after one launch, which is counted under Nsight Compute."""
+    for one, tiles in bound:
+        one.gpu.sync()
+        counters.begin()
+        one.launch(tiles)
+        one.require_arrived()
+        counters.end()
+        yield one, tiles
+        one.close()
+
+
+def given(text: str) -> dict[str, Any]:
+    """Parameters from JSON; lists become tuples."""
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
+    }
+
+
+if __name__ == "__main__":
+    named = import_module(sys.argv[1])
+    for _ in launched(named.ready(Gpu(), named.Parameters(**given(sys.argv[2])))):
+        pass

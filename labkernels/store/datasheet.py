@@ -1,0 +1,34 @@
+"""What data sheets say that a GPU can do: bounds to draw, never measurements."""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from labkernels.store.store import Store
+
+
+class DataSheet(NamedTuple):
+    """Peaks of one GPU.
+
+    Attributes:
+        name: as table `published` names the GPU.
+        memory_gbps: peak rate of its memory, GB/s.
+        sm_count: streaming multiprocessors; None where no source gives them.
+    """
+
+    name: str
+    memory_gbps: float
+    sm_count: int | None
+
+    @property
+    def memory(self) -> str:
+        """The memory's peak in words: `4.8 TB/s`."""
+        return f"{self.memory_gbps / 1e3:.3g} TB/s"
+
+
+def datasheet(gpu: str) -> DataSheet | None:
+    """What table `gpus` has of a GPU, by its driver's name or that of table `published`; None if nothing."""
+    for row in Store().read("gpus").itertuples():
+        if gpu in (row.gpu, row.name):
+            return DataSheet(row.name, row.memory_gbps, None if pd.isna(row.sm_count) else int(row.sm_count))
+    return None
