@@ -9,13 +9,23 @@ from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB
 from labkernels.protocols import measure
+from labkernels.protocols import visibility as visible
 from labkernels.protocols.exchange import EXCHANGES, PATTERNS, ExchangeConfiguration, align
 from labkernels.protocols.experiment import silent
 from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
 from labkernels.studies.broadcast import broadcast, dsm, handover
-from labkernels.studies.multicast import cluster_counters, crowding, handshake, multicast
+from labkernels.studies.multicast import (
+    cluster_counters,
+    crowding,
+    handshake,
+    multicast,
+    multicast_fair,
+    visibility,
+    wide_clusters,
+)
 
-PROTOCOLS = ("ring", "exchange", "pair", "arrival")
+PROTOCOLS = ("ring", "exchange", "pair", "arrival", "visibility")
+RINGS = [broadcast, crowding, handover, handshake, multicast, multicast_fair, wide_clusters]
 SPECS = [spec for protocol in PROTOCOLS for spec in kernels(protocol=protocol)]
 
 
@@ -62,6 +72,7 @@ def ring(**changes):
         ({"stages": 33}, "33 stages, the limit is 32"),
         ({"stages": 3, "spec": multicast_ring(producers=2)}, "3 stages are no multiple of 2 producers"),
         ({"footprint_bytes": 1000}, "1000 bytes does not hold whole tiles"),
+        ({"groups_per_cluster": 2}, "2 groups of 4 CTAs in a cluster; give a kernel with group=4"),
     ],
 )
 def test_a_ring_that_cannot_run_is_refused_by_number_limit_and_fix(changes, says):
@@ -77,7 +88,7 @@ def test_who_brings_a_tile():
     assert ring(spec=unicast, clustered=False).share == "alone"
 
 
-@pytest.mark.parametrize("module", [broadcast, cluster_counters, crowding, handover, handshake, multicast])
+@pytest.mark.parametrize("module", [*RINGS, cluster_counters])
 @pytest.mark.parametrize("preset", ["quick", "full"])
 def test_presets_hold_distinct_runnable_rings(module, preset):
     chosen = list(module.configurations(module.PRESETS[preset]))
@@ -136,6 +147,51 @@ def test_clocks_of_sms_are_put_on_one_scale():
     assert np.median(found.answer_cycles) == 420
 
 
+def polls(arrival, phase, turn=48, latency=25):
+    missed = (arrival - phase) // turn * turn + phase
+    return [missed, missed + turn, missed + turn + latency]
+
+
+def test_polls_of_several_warps_bracket_an_arrival_on_one_scale():
+    cluster, steps, pollers, offsets = 4, 20, 4, np.array([0, 1_000_000, -777, 42])
+    log = np.zeros(
+        (cluster * (1 + 2 * visible.EXCHANGES) + steps * cluster * pollers, visible.RECORD), np.int64
+    )
+    log[:cluster, 0] = [6, 7, 22, 23]
+    exchanged = log[cluster : cluster * (1 + 2 * visible.EXCHANGES)].reshape(cluster, -1, 2, visible.RECORD)
+    for rank in range(1, cluster):
+        for number, exchange in enumerate(exchanged[rank]):
+            sent = 10_000 * rank + 500 * number
+            exchange[1, 1:] = polls(sent + 150 + offsets[rank], 5 * number)
+            exchange[1, 0] = exchange[1, 3] + 2
+            exchange[0] = [sent, *polls(exchange[1, 0] - offsets[rank] + 150, 7 * number)]
+    stepped = log[cluster * (1 + 2 * visible.EXCHANGES) :].reshape(steps, cluster, pollers, visible.RECORD)
+    late = np.array([600, 610, 620, 631])
+    for step, rank, warp in np.ndindex(steps, cluster, pollers):
+        sent = 100_000 + 1000 * step
+        stepped[step, rank, warp, 1:] = polls(sent + late[rank] + offsets[rank], 12 * warp)
+    stepped[:, 0, 0, 0] = 100_000 + 1000 * np.arange(steps)
+    stepped[:, 2] = 0  # receives nothing
+    found = visible.read_log(log.ravel(), cluster, steps, pollers, own=False)
+    assert found.sms.tolist() == [6, 7, 22, 23] and 0 < found.clock_error_cycles < 5
+    assert np.isnan(found.cycles[:, 2]).all() and (found.grain_cycles[:, [0, 1, 3]] == 12).all()
+    waited = (
+        found.cycles[:, [0, 1, 3]] - late[[0, 1, 3]] - 25
+    )  # at most a grain, and what the clocks are uncertain by
+    assert (waited > -8).all() and (waited < 12 + 8).all()
+
+
+def test_rows_of_a_multicast_tell_first_last_and_skew():
+    one = visibility.Transfer(kernel("tma_multicast", "visibility"), 4, 0b1011, 128)
+    cycles = np.tile([300.0, 310.0, np.nan, 330.0], (20, 1))
+    seen = visible.Sighting(cycles, np.full((20, 4), 9.0), 1.5, np.arange(4))
+    rows = list(visibility.rows(one, seen, visibility.Parameters(), 3))
+    told = {(row["quantity"], row["receiver"]): row["cycles_median"] for row in rows}
+    assert [told["arrival", rank] for rank in (0, 1, 3)] == [300, 310, 330]
+    assert (told["first", 0], told["last", 0], told["skew", 0]) == (300, 330, 30)
+    assert {(row["destinations"], row["grain_cycles"], row["round"]) for row in rows} == {(3, 9.0, 3)}
+
+
 NCU = """"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
 "0","ring","lts__t_sectors_op_read.sum","sector","1,024"
 "0","ring","sm__cycles_elapsed.max","cycle","5000"
@@ -160,7 +216,7 @@ def test_no_nsight_compute_is_said_by_name(monkeypatch):
         counters.count(["true"], {})
 
 
-@pytest.mark.parametrize("module", [broadcast, crowding, handover, handshake, multicast])
+@pytest.mark.parametrize("module", RINGS)
 def test_rings_ask_for_memory_as_large_as_the_largest_reads(module, monkeypatch):
     class Asked(Exception):
         """Ends the measuring before a GPU is needed."""

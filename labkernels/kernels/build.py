@@ -38,7 +38,7 @@ CONSUMER_THREADS = 32
 
 #: Module that holds the Numba side of a protocol, where that is not `entry`.
 NUMBA_SIDES = {"gather": "entry_gather"} | dict.fromkeys(
-    ("ring", "exchange", "pair", "arrival"), "entry_cluster"
+    ("ring", "exchange", "pair", "arrival", "visibility"), "entry_cluster"
 )
 
 

@@ -11,6 +11,7 @@ U32, U64, I32 = types.uint32, types.uint64, types.int32
 RING = types.int64(U64, U64, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64)
 EXCHANGE = types.int64(I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, I32, U64, U64)
 PAIR = types.int64(I32, I32, I32, I32, U64)
+VISIBILITY = types.int64(U64, I32, I32, I32, I32, U64, U64)
 ARRIVAL = types.int64(U64, I32, I32, I32, I32, U64)
 
 
@@ -162,3 +163,19 @@ def arrival(function: str) -> tuple[Callable, types.Type]:
             statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
 
     return kernel, types.void(U64, I32, I32, I32, I32, U64, U32_POINTER)
+
+
+def visibility(function: str) -> tuple[Callable, types.Type]:
+    """One transfer at a time from the first block of a cluster; every block in `mask` polls until it is there.
+
+    Returns:
+        The kernel, of (source, mask, steps, transfer_bytes, transfer_rows, dump, log, statuses), and its signature.
+    """
+    call = cuda.declare_device(function, VISIBILITY, abi="c")
+
+    def kernel(source, mask, steps, transfer_bytes, transfer_rows, dump, log, statuses):
+        result = call(source, mask, steps, transfer_bytes, transfer_rows, dump, log)
+        if result >> 32:
+            statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
+
+    return kernel, types.void(U64, I32, I32, I32, I32, U64, U64, U32_POINTER)

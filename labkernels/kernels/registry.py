@@ -159,23 +159,31 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
             {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
         ),
         "issue": ({"rank": (2,), "per_copy": PER_COPY},),
-        "ring": ({"producers": (1, 2), "consumers": CONSUMERS},),
+        "ring": ({"producers": (1, 2), "consumers": CONSUMERS}, {"producers": (4,), "consumers": (4,)}),
         "arrival": ({},),
+        "visibility": ({},),
     },
     "tma_multicast": {
         "ring": (
             _rings({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
+            _rings({"share": ("slices", "leader"), "producers": (4,), "consumers": (4,)}),
             _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
             _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
             _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
             _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
             _rings({"fault": ("missing_expect", "early_exit")}),
+            _rings({"share": ("slices", "leader"), "group": (4, 8)}),
         ),
         "arrival": ({},),
+        "visibility": ({},),
     },
     "dsm_load": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
-    "dsm_store": {"exchange": ({"completion": ("async", "plain")},), "pair": ({},)},
-    "dsm_bulk": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
+    "dsm_store": {
+        "exchange": ({"completion": ("async", "plain")},),
+        "pair": ({},),
+        "visibility": ({"completion": ("async", "word", "arrival", "release")},),
+    },
+    "dsm_bulk": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},), "visibility": ({},)},
 }
 
 

@@ -1,6 +1,6 @@
 """Experiments that time streams or rings: axes and configurations in, every byte checked, all timed in every round."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from labkernels.device import Buffer, Gpu
@@ -88,6 +88,19 @@ def ring_experiment(
             return _finished("cluster_ring", rows, rings, parameters.bytes_per_cta, memory)
 
     return Experiment(name, question, ("cluster_ring",), presets, measure, needs(Gpu))
+
+
+def rings_ready(
+    gpu: Gpu, configurations: Iterable[RingConfiguration], bytes_per_cta: int
+) -> Iterator[tuple[ClusterRing, int]]:
+    """Rings one after the other, each with the tiles to launch, over memory that is where it is to be."""
+    chosen = list(configurations)
+    memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
+    for configuration in chosen:
+        ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
+        ring.place_source(memory)
+        yield ring, ring.tiles_for(bytes_per_cta)
+    memory.close()
 
 
 def _checked(bound: Any) -> Any:

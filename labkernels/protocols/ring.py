@@ -1,5 +1,6 @@
 """Rings that bring the same tiles to every CTA of a group: every byte of every block checked, then timed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 MAKERS = 128  # threads that compute a tile
 PULLERS = 256  # threads that fetch from another CTA
 MAX_STAGES = 32
+SMALLEST_SLICE_BYTES = 256
+SKEWS = ("lag_cycles", "delay_cycles", "hold_cycles")  # of a ring whose CTAs are out of step
 HASH = np.uint32(0x9E3779B1)
 
 
@@ -52,6 +55,7 @@ class RingConfiguration:
         stages: of each CTA's ring.
         footprint_bytes: memory that the groups walk over.
         clusters: groups at once; by default, and at most, as many as the GPU holds.
+        groups_per_cluster: groups that live in one cluster, each with tiles of its own: a kernel with constant `group`.
         clustered: whether a group is a cluster; if not, every CTA is alone.
         scattered: of CTAs alone, whether those of a group are as far apart in the grid as they can be.
         lag_cycles: each CTA of a group starts so much later than the one before.
@@ -68,6 +72,7 @@ class RingConfiguration:
     clustered: bool = True
     scattered: bool = False
     clusters: int | None = None
+    groups_per_cluster: int = 1
     lag_cycles: int = 0
     delay_cycles: int = 0
     hold_cycles: int = 0
@@ -82,6 +87,11 @@ class RingConfiguration:
         """Who brings a tile: `slices`, `leader`, `everyone` (of a cluster), `alone` (no cluster) or `scattered`."""
         alone = "scattered" if self.scattered else "alone"
         return str(self.constants.get("share", "everyone" if self.clustered else alone))
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster; 1 without clusters."""
+        return self.fan_out * self.groups_per_cluster if self.clustered else 1
 
     @property
     def threads(self) -> int:
@@ -118,12 +128,45 @@ class RingConfiguration:
                 raise ValueError(
                     f"{name}: {self.stages} stages are no multiple of {warps} {role}; give {warps}"
                 )
+        if self.groups_per_cluster > 1 and self.constants.get("group") != self.fan_out:
+            raise ValueError(
+                f"{name}: {self.groups_per_cluster} groups of {self.fan_out} CTAs in a cluster; give a kernel with "
+                f"group={self.fan_out}"
+            )
         if self.clustered and self.scattered:
             raise ValueError(f"{name}: CTAs of a cluster are not scattered; give clustered=False")
         if self.footprint_bytes % self.tile_bytes:
             raise ValueError(
                 f"{name}: a footprint of {self.footprint_bytes} bytes does not hold whole tiles of {self.tile_bytes}"
             )
+
+
+def four_ways(
+    fan_out: int, source: str, tile_bytes: int, stages: int, footprint_bytes: int, warps: int = 1, **skew: int
+) -> Iterator[RingConfiguration]:
+    """Multicast by slices (if long enough) and by one CTA; every CTA for itself, in a cluster and without.
+
+    Args:
+        fan_out: as in `RingConfiguration`.
+        source: the same.
+        tile_bytes: the same.
+        stages: the same.
+        footprint_bytes: the same.
+        warps: that issue copies; as many read tiles.
+        skew: fields of `SKEWS`.
+    """
+    shape = (fan_out, source, tile_bytes, stages, footprint_bytes)
+    roles = {"producers": warps, "consumers": warps}
+    if tile_bytes // fan_out >= SMALLEST_SLICE_BYTES:
+        yield RingConfiguration(multicast_ring(**roles), *shape, **skew)
+    yield RingConfiguration(multicast_ring(share="leader", **roles), *shape, **skew)
+    yield RingConfiguration(unicast_ring(**roles), *shape, **skew)
+    yield RingConfiguration(unicast_ring(**roles), *shape, clustered=False, **skew)
+
+
+def skews(parameters: Any) -> list[dict[str, int]]:
+    """One skew at a time, from the fields of a parameter set that are named as in `SKEWS`."""
+    return [{name: cycles} for name in SKEWS for cycles in getattr(parameters, name)]
 
 
 class ClusterRing(Bound):
@@ -153,15 +196,15 @@ class ClusterRing(Bound):
         configuration.require_runnable()
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
         c = configuration
-        cluster = c.fan_out if c.clustered else 1
         shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
-        self.place = Place(gpu, c.spec, c.threads, shared_bytes, cluster, alone)
+        self.place = Place(gpu, c.spec, c.threads, shared_bytes, c.cluster, alone)
         self.kernel = self.place.kernel
-        resident = self.place.resident_clusters * cluster // c.fan_out
-        self.groups = clusters or min(c.clusters or resident, resident)
+        resident = self.place.resident_clusters * c.cluster // c.fan_out
+        groups = clusters or min(c.clusters or resident, resident)
+        self.groups = groups // c.groups_per_cluster * c.groups_per_cluster
         self.blocks = self.groups * c.fan_out
         part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
-        ring = Ring(stages=c.stages, threads=c.threads, cluster=cluster, shared_alignment_bytes=128)
+        ring = Ring(stages=c.stages, threads=c.threads, cluster=c.cluster, shared_alignment_bytes=128)
         operand = boxed_operand(c.footprint_bytes, part, ring)
         self.tile_rows = c.tile_bytes // operand.inner_row_bytes
         if (needed := self.groups * c.tile_bytes * 4) > c.footprint_bytes:
@@ -300,7 +343,7 @@ class ClusterRing(Bound):
             "share": c.share,
             "source": c.source,
             "fan_out": c.fan_out,
-            "cluster": c.fan_out if c.clustered else 1,
+            "cluster": c.cluster,
             **c.roles,
             "scope": str(c.constants.get("scope", "default")),
             "arrivers": str(c.constants.get("arrivers", "lanes")),

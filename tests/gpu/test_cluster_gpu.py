@@ -10,10 +10,14 @@ from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfigurat
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 from labkernels.protocols.stream import WrongBytes
+from labkernels.protocols.visibility import sight
 from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
 
 pytestmark = pytest.mark.gpu
-RINGS = [spec for spec in kernels(protocol="ring") if dict(spec.constants).get("fault", "none") == "none"]
+SOUND = [spec for spec in kernels(protocol="ring") if dict(spec.constants).get("fault", "none") == "none"]
+GROUPED = [spec for spec in SOUND if "group" in dict(spec.constants)]
+RINGS = [spec for spec in SOUND if spec not in GROUPED]
+VISIBILITY = kernels(protocol="visibility")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,16 @@ def test_every_cta_of_a_ring_receives_every_byte(gpu, memory, scratch, spec, fan
         pytest.skip("nobody to send to")
     for tile in (4 * KIB, 32 * KIB):
         one = ring(gpu, memory, spec, fan_out, tile, scratch=scratch)
+        one.check()
+        one.close()
+
+
+@pytest.mark.parametrize("spec", GROUPED, ids=lambda spec: spec.name)
+def test_groups_inside_a_cluster_receive_tiles_of_their_own(gpu, memory, spec):
+    group = dict(spec.constants)["group"]
+    for in_one in (2, 16 // group):
+        one = ring(gpu, memory, spec, group, 32 * KIB, groups_per_cluster=in_one)
+        assert one.groups % in_one == 0 and one.configuration.cluster == in_one * group
         one.check()
         one.close()
 
@@ -136,12 +150,42 @@ def test_a_multicast_arrives_everywhere_at_about_the_same_time(gpu, memory):
     assert np.ptp(median) < 300
 
 
-@pytest.mark.parametrize("spec", RINGS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("cluster", [2, 8, 16])
+@pytest.mark.parametrize("spec", VISIBILITY, ids=lambda spec: spec.name)
+def test_a_transfer_is_seen_where_it_goes_and_nowhere_else(gpu, memory, spec, cluster):
+    from_memory = spec.mechanism.startswith("tma")
+    everyone = (1 << cluster) - 1
+    for mask in (1, everyone) if from_memory else {2, 1 << cluster - 1}:
+        for nbytes in (128, 16 * KIB) if from_memory or spec.mechanism == "dsm_bulk" else (16,):
+            seen = sight(gpu, spec, cluster, mask, nbytes, 48, memory.buffer, memory.seed)
+            receives = [bool(mask >> rank & 1) for rank in range(cluster)]
+            assert np.isfinite(seen.cycles).all(axis=0).tolist() == receives
+            assert (seen.cycles[8:, receives] > 100).all() and np.median(seen.cycles[8:, receives]) < 3000
+            assert np.nanmedian(seen.grain_cycles) <= 20
+            assert len(set(seen.sms)) == cluster
+
+
+def test_a_wrong_byte_of_a_transfer_is_found(gpu, memory):
+    spec, steps, nbytes = kernel("tma_multicast", "visibility"), 8, 1024
+    at = (steps - 1) * nbytes + 64
+    word = memory.buffer.read(np.uint32, 1, at)
+    memory.buffer.write(word ^ 1, at)
+    try:
+        with pytest.raises(WrongBytes, match="CTA 0 of 4, byte 64"):
+            sight(gpu, spec, 4, 15, nbytes, steps, memory.buffer, memory.seed)
+    finally:
+        memory.buffer.write(word, at)
+
+
+@pytest.mark.parametrize("spec", SOUND, ids=lambda spec: spec.name)
 def test_one_of_each_ring(gpu, spec):
     """Small enough for compute-sanitizer: pytest -m gpu -k one_of_each."""
     computed = dict(spec.constants).get("origin") == "computed"
     small = Memory(gpu, 4 * MIB)
-    configuration = RingConfiguration(spec, 4, "computed" if computed else "l2", 4 * KIB, 4, 2 * MIB)
+    fan_out, in_one = (group, 2) if (group := dict(spec.constants).get("group")) else (4, 1)
+    configuration = RingConfiguration(
+        spec, fan_out, "computed" if computed else "l2", 4 * KIB, 4, 2 * MIB, groups_per_cluster=in_one
+    )
     one = ClusterRing(gpu, configuration, small.buffer, small.seed, clusters=2)
     one.check(7)
     one.close()
@@ -155,6 +199,16 @@ def test_one_of_each_exchange(gpu, spec, pattern):
     one = Exchange(gpu, ExchangeConfiguration(spec, 4, pattern, 1024, 512, 2, THREADS[spec.mechanism]))
     one.check()
     one.close()
+
+
+@pytest.mark.parametrize("spec", VISIBILITY, ids=lambda spec: spec.name)
+def test_one_of_each_transfer(gpu, spec):
+    """Small enough for compute-sanitizer."""
+    small = Memory(gpu, MIB)
+    nbytes = 16 if spec.mechanism == "dsm_store" else 1024
+    mask = 15 if spec.mechanism.startswith("tma") else 2
+    assert sight(gpu, spec, 4, mask, nbytes, 8, small.buffer, small.seed, 2).cycles.shape == (8, 4)
+    small.close()
 
 
 def test_one_of_each_pair_and_arrival(gpu):

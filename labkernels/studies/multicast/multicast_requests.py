@@ -1,0 +1,36 @@
+"""What do multicasts to few and to many CTAs ask of the fabric? The rings of `wide_clusters`, counted."""
+
+from collections.abc import Iterator
+
+from labkernels.device import Gpu
+from labkernels.protocols.counted import counted_experiment
+from labkernels.protocols.measure import rings_ready
+from labkernels.protocols.ring import ClusterRing
+from labkernels.studies.multicast.wide_clusters import PRESETS, Parameters, configurations
+
+METRICS = {
+    "l1tex__m_l1tex2xbar_read_requests_mem_global_op_tma_ld_dest_multicast.sum": "requests",
+    "l1tex__m_l1tex2xbar_read_requests_replayed_mem_global_op_tma_ld_dest_multicast.sum": "requests_replayed",
+    "lrc__lrc2xbar_sectors_op_read.sum": "coalescer_out_bytes",
+    "lrc__lrc2xbar_sectors_op_read_replayed.sum": "coalescer_replayed_bytes",
+    "lrc__lrc2xbar_cycles_active.sum": "coalescer_active_cycles",
+    "lrc__lrc2xbar_cycles_stalled.sum": "coalescer_stalled_cycles",
+    "lrc__cycles_elapsed.sum": "coalescer_elapsed_cycles",
+    "l1tex__m_xbar2l1tex_read_bytes.sum": "sm_ingest_bytes",
+    "sm__cycles_elapsed.max": "cycles",
+}
+
+
+def ready(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[ClusterRing, int]]:
+    """Every ring, over memory that is warm where it is to be."""
+    return rings_ready(gpu, configurations(parameters), parameters.bytes_per_cta)
+
+
+EXPERIMENT = counted_experiment(
+    __name__,
+    "multicast_requests",
+    "What do multicasts to few and to many CTAs ask of the fabric?",
+    PRESETS,
+    METRICS,
+    ready,
+)
