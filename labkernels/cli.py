@@ -89,12 +89,11 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from labkernels.book.hygiene import chapters, hygiene_problems
+    from labkernels.book.hygiene import book_problems
     from labkernels.store import Store
 
     store = Store(arguments.data) if arguments.data else Store()
-    problems = [str(problem) for problem in store.check()]
-    problems += [f"{path.name}: {problem}" for path in chapters() for problem in hygiene_problems(path)]
+    problems = [*map(str, store.check()), *book_problems(store)]
     if arguments.json:
         print(json.dumps({"problems": problems}))
     else:

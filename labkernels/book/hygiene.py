@@ -1,12 +1,16 @@
-"""The chapters: where they are, and what has to be true of each before it is committed."""
+"""The chapters and what they show: where they are, and what has to be true before they are committed."""
 
 import ast
+import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 
-from labkernels.paths import BOOK
+from labkernels.paths import BOOK, PACKAGE, ROOT
+from labkernels.store import Store
+from labkernels.studies.experiments import STUDIES, experiment, studies
 
 #: Tags that fold a cell's code away, or leave it out.
 FOLDED = {"hide-input", "remove-input"}
@@ -61,3 +65,53 @@ def hygiene_problems(path: Path) -> list[str]:
     else:
         problems.append(f"{len(tagged)} cells are tagged `parameters`; exactly one must be")
     return problems
+
+
+def contents_problems() -> Iterator[str]:
+    """Chapters that the table of contents lacks, and entries without a chapter."""
+    listed = set(re.findall(r"(?:root|file): (\S+)", (ROOT / "_toc.yml").read_text("utf8")))
+    there = {f"{BOOK.name}/{path.stem}" for path in chapters()}
+    yield from (f"{name}.ipynb is not in _toc.yml: no reader finds it" for name in sorted(there - listed))
+    yield from (f"_toc.yml lists {name}: there is no {name}.ipynb" for name in sorted(listed - there))
+
+
+def experiment_problems(store: Store) -> Iterator[str]:
+    """What the experiments lack between their modules, the tables of a store and the book, a sentence each."""
+    read = [path.read_text("utf8") for path in chapters()]
+    read += [path.read_text("utf8") for path in PACKAGE.glob("model/*.py")]
+    read += [path.read_text("utf8") for path in STUDIES.glob("*/rules.py")]
+    for path in sorted(STUDIES.glob("*/*.py")):
+        if "\nPRESETS = " in path.read_text("utf8") and path.stem not in studies():
+            yield f"{_shown(path)} has PRESETS and no EXPERIMENT: nobody can measure it"
+    for study in sorted(set(studies().values())):
+        if not (STUDIES / study / "__init__.py").exists():
+            yield f"{_shown(STUDIES / study)} has no __init__.py: an installed package would be without it"
+        if not (BOOK / f"{study}.ipynb").exists():
+            yield f"{_shown(STUDIES / study)} has no chapter: write book/{study}.ipynb"
+    for name, study in studies().items():
+        path = _shown(STUDIES / study / f"{name}.py")
+        try:
+            one = experiment(name)
+        except Exception as error:
+            yield f"{path}: {type(error).__name__}: {error}"
+            continue
+        if one.name != name:
+            yield f"{path}: its experiment is called {one.name}; give it the module's name"
+        if lacking := {"quick", "full"} - set(one.presets):
+            yield f"{path}: no preset {' and '.join(sorted(lacking))}; every experiment has both"
+        for table in one.tables:
+            if table not in store.tables:
+                yield f"{path} fills table {table}: describe it in {store.root.name}/datapackage.json"
+        if not any(re.search(rf"\"{name}\\?\"", text) for text in read):
+            yield f"{path}: no chapter, rule or model reads experiment {name}; show its answer"
+
+
+def _shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def book_problems(store: Store) -> Iterator[str]:
+    """All that is wrong with chapters, table of contents and experiments."""
+    yield from contents_problems()
+    yield from experiment_problems(store)
+    yield from (f"{path.name}: {problem}" for path in chapters() for problem in hygiene_problems(path))
