@@ -186,27 +186,27 @@ def test_profiled_kernels_are_grouped_by_the_attention_kernel_they_belong_to():
 
 
 def test_a_kernel_that_the_rules_do_not_say_is_an_error():
-    way = flash.Way(flash.Problem(1, 2048, 8192), 128, "rule")
+    variant = flash.Variant(flash.Problem(1, 2048, 8192), 128, "rule")
     kernel_seen = parse(forward_name(True))
-    with pytest.raises(AssertionError, match="the rules say"):
-        flash.require_expected(way, kernel_seen, 1)
-    flash.require_expected(way, parse(forward_name(False)), 1)
+    with pytest.raises(flash.WrongKernel, match="the rules say"):
+        flash.require_expected(variant, kernel_seen, 1)
+    flash.require_expected(variant, parse(forward_name(False)), 1)
 
 
-def test_each_problem_has_a_way_by_either_mechanism_where_a_page_is_whole_tiles():
+def test_each_problem_has_a_variant_by_either_mechanism_where_a_page_is_whole_tiles():
     for sizes in fa3.PRESETS["full"].problems:
         problem = flash.Problem(*sizes)
         taken = {}
-        for way in fa3.ways(problem, (64, 128)):
-            taken.setdefault(way.page_rows, set()).add(way.expected(1).k)
+        for variant in fa3.variants(problem, (64, 128)):
+            taken.setdefault(variant.page_rows, set()).add(variant.expected(1).k)
         assert taken == {0: {"tma_tile"}, 64: {"cp_async"}, 128: {"tma_tile", "cp_async"}}
 
 
-def test_other_ways_change_nothing_but_the_mechanism():
+def test_other_variants_change_nothing_but_the_mechanism():
     for sizes in fa3.PRESETS["full"].problems:
         problem = flash.Problem(*sizes)
         splits = problem.num_splits(132)
-        choices = [way.expected(splits) for way in fa3.ways(problem, (128,)) if way.page_rows]
+        choices = [variant.expected(splits) for variant in fa3.variants(problem, (128,)) if variant.page_rows]
         fields = [
             {name: value for name, value in vars(choice).items() if name not in ("k", "v", "reasons")}
             for choice in choices

@@ -7,7 +7,6 @@ more than a tile. In decode a larger bound on the query length provides that, wi
 the same kernel, which the profiler's name of it shows.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +15,10 @@ import numpy as np
 
 from labkernels.device import Gpu
 from labkernels.errors import NoGpu, NotInstalled
-from labkernels.production.flash_names import demangle
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.studies.paged.flash import Problem, Way, time_ways
+from labkernels.studies.paged.flash import Problem, Refused, Variant, Wheel, time_variants
 
 FIX = "pip install --no-deps fa3-fwd==0.0.3 beside PyTorch 2.10 or newer for CUDA 13"
-TOLERANCE = 5e-4  # of outputs up to 0.25: half a unit in the last place of bf16, which fp8 inputs give too
 REFERENCE_TOLERANCE = {
     "bf16": 0.02,
     "fp8": 0.1,
@@ -37,7 +34,7 @@ class Parameters:
         head_dims: head dimensions.
         problems: (batch, seqlen_q, least seqlen_k, heads, kv_heads); keys are rounded up to whole pages of every size.
         page_tiles: page sizes, in tiles of keys: by TMA nothing else loads.
-        rounds: launches of each way of each problem.
+        rounds: launches of each variant of each problem.
     """
 
     dtypes: tuple[str, ...] = ("bf16", "fp8")
@@ -58,8 +55,8 @@ PRESETS = {
 }
 
 
-def plan(parameters: Parameters) -> Iterator[list[Way]]:
-    """The ways of each problem: the contiguous cache first, then each page size, all with one bound."""
+def plan(parameters: Parameters) -> Iterator[list[Variant]]:
+    """The variants of each problem: the contiguous cache first, then each page size, all with one bound."""
     for dtype in parameters.dtypes:
         for head_dim in parameters.head_dims:
             for batch, seqlen_q, least, heads, kv_heads in parameters.problems:
@@ -71,67 +68,52 @@ def plan(parameters: Parameters) -> Iterator[list[Way]]:
                 problem = replace(problem, seqlen_k=-(-least // whole) * whole)
                 by_rule = problem.rule(tile_n).k == "tma_tile"
                 yield [
-                    Way(problem, 0, "contiguous" if by_rule else "bound"),
+                    Variant(problem, 0, "contiguous" if by_rule else "bound"),
                     *(
-                        Way(problem, tile_n * tiles, "rule" if by_rule else "bound")
+                        Variant(problem, tile_n * tiles, "rule" if by_rule else "bound")
                         for tiles in parameters.page_tiles
                     ),
                 ]
 
 
-class Flash:
-    """The wheel's operator and PyTorch.
+def require_wheel() -> Any:
+    """PyTorch with the wheel's operator.
 
     Raises:
         NotInstalled: the wheel or PyTorch is missing, or of another build.
         NoGpu: PyTorch sees no GPU.
     """
-
-    def __init__(self) -> None:
-        try:
-            import torch
-        except ImportError as missing:
-            raise NotInstalled(f"{missing}: {FIX}") from None
-        try:
-            import fa3_fwd._C  # noqa: F401 - registers torch.ops.fa3_fwd
-        except (ImportError, OSError) as missing:
-            raise NotInstalled(f"{missing}: {FIX}") from None
-        if not torch.cuda.is_available():
-            raise NoGpu("PyTorch sees no GPU: install its build for the driver's CUDA")
-        self.torch, self.fwd = torch, torch.ops.fa3_fwd.fwd
-        self.dtypes = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-
-    def forward(self, arguments: dict[str, Any]) -> Any:
-        """The output of one call: a sequence's rows beyond its own number are undefined."""
-        return self.fwd(**arguments, is_causal=True, num_splits=1)[0]
-
-    def traced(self, calls: Callable[[], None]) -> list[tuple[str, float]]:
-        """Run something under the profiler: demangled name and microseconds of each kernel, in order of their start."""
-        torch = self.torch
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
-            calls()
-            torch.cuda.synchronize()
-        on_gpu = torch.autograd.DeviceType.CUDA
-        events = [
-            (event.time_range.start, event.name, event.time_range.elapsed_us())
-            for event in profile.events()
-            if event.device_type == on_gpu
-        ]
-        return [(demangle(name), float(duration_us)) for _, name, duration_us in sorted(events)]
+    try:
+        import torch
+    except ImportError as missing:
+        raise NotInstalled(f"{missing}: {FIX}") from None
+    try:
+        import fa3_fwd._C  # noqa: F401 - registers torch.ops.fa3_fwd
+    except (ImportError, OSError) as missing:
+        raise NotInstalled(f"{missing}: {FIX}") from None
+    if not torch.cuda.is_available():
+        raise NoGpu("PyTorch sees no GPU: install its build for the driver's CUDA")
+    return torch
 
 
-class Keys:
-    """Queries of a problem, and its keys and values, contiguous and cut into pages that lie in random order."""
+class TorchWheel(Wheel):
+    """The wheel under PyTorch; the query rows of a problem are as many as the kernel's bound says."""
 
-    def __init__(self, flash: Flash, problem: Problem, bound: int, seed: int = 1) -> None:
-        torch, self.flash, self.problem = flash.torch, flash, problem
+    tolerance = (
+        5e-4  # of outputs up to 0.25: half a unit in the last place of bf16, which fp8 inputs give too
+    )
+    num_splits = 1
+
+    def __init__(self, problem: Problem, bound: int, seed: int = 1) -> None:
+        torch = self.torch = require_wheel()
+        self.problem = problem
         generator = torch.Generator("cuda").manual_seed(seed)
+        dtype = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}[problem.dtype]
 
         def normal(rows: int, heads: int) -> Any:
             shape = (problem.batch, rows, heads, problem.head_dim)
             values = torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16)
-            return values.to(flash.dtypes[problem.dtype])
+            return values.to(dtype)
 
         self.q = normal(bound, problem.heads)
         self.k, self.v = (normal(problem.seqlen_k, problem.kv_heads) for _ in range(2))
@@ -140,96 +122,86 @@ class Keys:
             for name, length in (("seqused_q", problem.seqlen_q), ("seqused_k", problem.seqlen_k))
         }
 
-    def arguments(self, page_rows: int) -> dict[str, Any]:
-        """Arguments of the operator for one page size; 0 is the contiguous cache."""
-        if not page_rows:
+    def forward(self, variant: Variant) -> Callable[[], Any]:
+        """See `Wheel`: a sequence's rows beyond its own number are undefined."""
+        torch, arguments = self.torch, self.arguments(variant)
+
+        def call() -> Any:
+            try:
+                output = torch.ops.fa3_fwd.fwd(**arguments, is_causal=True, num_splits=1)[0]
+            except RuntimeError as refused:
+                torch.cuda.synchronize()  # a fault of the GPU's ends the run here
+                raise Refused(str(refused).splitlines()[0]) from None
+            torch.cuda.synchronize()
+            return output
+
+        return call
+
+    def float32(self, output: Any) -> Any:
+        """See `Wheel`."""
+        return output.float()
+
+    def traced(self, calls: Callable[[], None]) -> list[tuple[float, str, float]]:
+        """See `Wheel`."""
+        torch = self.torch
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            calls()
+            torch.cuda.synchronize()
+        on_gpu = torch.autograd.DeviceType.CUDA
+        return [
+            (event.time_range.start, event.name, float(event.time_range.elapsed_us()))
+            for event in profile.events()
+            if event.device_type == on_gpu
+        ]
+
+    def arguments(self, variant: Variant) -> dict[str, Any]:
+        """Arguments of the operator."""
+        if not variant.page_rows:
             return {"q": self.q, "k": self.k, "v": self.v, **self.used}
-        torch, problem = self.flash.torch, self.problem
-        pages = problem.batch * problem.seqlen_k // page_rows
-        table = np.random.default_rng(page_rows).permutation(pages).astype(np.int32)
-        order = torch.from_numpy(np.argsort(table)).cuda()
+        torch, table = self.torch, variant.page_table
+        order = torch.from_numpy(np.argsort(table.ravel())).cuda()
 
         def paged(part: Any) -> Any:
-            shape = (pages, page_rows, problem.kv_heads, problem.head_dim)
-            return part.view(torch.uint8).reshape(pages, -1)[order].view(part.dtype).reshape(shape)
+            pages = part.view(torch.uint8).reshape(order.numel(), -1)[order]
+            return pages.view(part.dtype).reshape(variant.paged_shape)
 
-        table = torch.from_numpy(table.reshape(problem.batch, -1)).cuda()
+        table = torch.from_numpy(table).cuda()
         return {"q": self.q, "k": paged(self.k), "v": paged(self.v), "page_table": table, **self.used}
 
-    def reference(self) -> Any:
-        """Attention of the first sequence's first KV head, in float32."""
-        torch, problem = self.flash.torch, self.problem
+    def wrong(self, output: Any) -> str | None:
+        """See `Wheel`: of the first sequence's first KV head, against attention in float32."""
+        torch, problem = self.torch, self.problem
         ratio = problem.heads // problem.kv_heads
         q = self.q[0, : problem.seqlen_q, :ratio].float()
         k, v = self.k[0, :, 0].float(), self.v[0, :, 0].float()
         scores = torch.einsum("qhd,kd->hqk", q, k) * problem.head_dim**-0.5
         last = torch.arange(problem.seqlen_q, device="cuda") + problem.seqlen_k - problem.seqlen_q
         hidden = torch.arange(problem.seqlen_k, device="cuda") > last[:, None]
-        return torch.einsum("hqk,kd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+        reference = torch.einsum("hqk,kd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+        wrong = float((output[0, :, :ratio] - reference).abs().max() / reference.abs().max())
+        if wrong <= REFERENCE_TOLERANCE[problem.dtype]:
+            return None
+        return f"off float32 by {wrong:.3g} of its largest output"
 
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """Compare each page size's output with the contiguous cache's, then time all ways of a problem in every round.
+    """Compare each page size's output with the contiguous cache's, then time all of a problem in every round.
 
     What the wheel refuses, and what gives another output, is left out with a warning on stderr.
 
     Raises:
-        NotInstalled, NoGpu: see `Flash`.
-        AssertionError: a kernel is not the one that the rules say, or no two ways could be compared.
+        NotInstalled, NoGpu: see `require_wheel`.
+        WrongKernel: a kernel is not the one that the rules say.
+        Refused: no two variants could be compared.
     """
-    flash = Flash()
     rows = []
-    for ways in progress(list(plan(parameters)), "problem"):
-        rows += _measure(flash, ways, parameters.rounds)
-        flash.torch.cuda.empty_cache()
+    for chosen in progress(list(plan(parameters)), "problem"):
+        rows += time_variants(TorchWheel(chosen[0].problem, chosen[0].bound), chosen, parameters.rounds)
+        require_wheel().cuda.empty_cache()
     if not any(row["page_rows"] for row in rows):
-        raise AssertionError("no paged cache was loaded: the warnings above say why")
+        raise Refused("no paged cache was loaded: the warnings above say why")
     return Result({"fa3": rows})
-
-
-def _measure(flash: Flash, ways: list[Way], rounds: int) -> list[dict[str, Any]]:
-    problem = ways[0].problem
-    keys = Keys(flash, problem, ways[0].bound)
-    inputs, outputs = {}, {}
-    for way in ways:
-        arguments = keys.arguments(way.page_rows)
-        try:
-            outputs[way] = flash.forward(arguments)[:, : problem.seqlen_q].float()
-        except RuntimeError as refused:
-            flash.torch.cuda.synchronize()  # a fault of the GPU's ends the run here
-            warnings.warn(f"{way} is skipped: {str(refused).splitlines()[0]}", stacklevel=1)
-        else:
-            inputs[way] = arguments
-    if ways[0] not in outputs:
-        return []
-    wrong = _error(outputs[ways[0]], keys.reference())
-    if not wrong <= REFERENCE_TOLERANCE[problem.dtype]:
-        warnings.warn(
-            f"{problem} is left out: off float32 by {wrong:.3g} of its largest output", stacklevel=1
-        )
-        return []
-    chosen = list(outputs)
-    differences = [float((outputs[way] - outputs[ways[0]]).abs().max()) for way in chosen]
-    differences = [np.inf if np.isnan(difference) else difference for difference in differences]
-
-    def call(index: int) -> None:
-        flash.forward(inputs[chosen[index]])
-        flash.torch.cuda.synchronize()
-
-    return time_ways(
-        chosen,
-        differences,
-        tolerance=TOLERANCE,
-        rounds=rounds,
-        num_splits=1,
-        call=call,
-        traced=flash.traced,
-    )
-
-
-def _error(output: Any, reference: Any) -> float:
-    ratio = reference.shape[1]
-    return float((output[0, :, :ratio] - reference).abs().max() / reference.abs().max())
 
 
 EXPERIMENT = Experiment(
@@ -238,5 +210,5 @@ EXPERIMENT = Experiment(
     ("fa3",),
     PRESETS,
     measure,
-    needs(Gpu, Flash),
+    needs(Gpu, require_wheel),
 )

@@ -1,12 +1,16 @@
-"""What the experiments on FlashAttention-3's own kernels share: problems, ways to load keys, rounds, profiles."""
+"""What the experiments on FlashAttention-3's own kernels share: problems, variants of them, rounds, profiles."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from labkernels.errors import LabError
 from labkernels.production import dispatch
-from labkernels.production.flash_names import FlashKernel, parse
+from labkernels.production.flash_names import FlashKernel, demangle, parse
 from labkernels.protocols.rounds import interleaved
 
 BEFORE, AFTER = "prepare_varlen", "FlashAttnFwdCombine"
@@ -74,8 +78,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of loading the keys of a problem: a page size (0: contiguous) and how the mechanism is come by."""
+class Variant:
+    """One variant of a problem: how its keys lie (page size; 0: contiguous), and how the mechanism is come by."""
 
     problem: Problem
     page_rows: int
@@ -87,65 +91,119 @@ class Way:
         ratio = self.problem.heads // self.problem.kv_heads
         return self.problem.tile_m // ratio + 1 if self.route == "bound" else self.problem.seqlen_q
 
+    @property
+    def paged_shape(self) -> tuple[int, ...]:
+        """Of the keys, cut into pages."""
+        problem = self.problem
+        pages = problem.batch * problem.seqlen_k // self.page_rows
+        return pages, self.page_rows, problem.kv_heads, problem.head_dim
+
+    @property
+    def page_table(self) -> np.ndarray:
+        """Pages of each sequence, in random order in the pool: shape (sequences, pages of each)."""
+        pages = np.random.default_rng(self.page_rows).permutation(self.paged_shape[0])
+        return pages.astype(np.int32).reshape(self.problem.batch, -1)
+
     def expected(self, num_splits: int) -> dispatch.Dispatch:
-        """What the rules say of this way."""
+        """What the rules say of this variant."""
         return self.problem.rule(
             self.page_rows, self.bound, leftpad=self.route == "leftpad", num_splits=num_splits
         )
 
 
-def time_ways(
-    chosen: Sequence[Way],
-    differences: Sequence[float],
-    *,
-    tolerance: float,
-    rounds: int,
-    num_splits: int,
-    call: Callable[[int], None],
-    traced: Callable[[Callable[[], None]], list[tuple[str, float]]],
-) -> list[dict[str, Any]]:
-    """Time all ways of a problem in every round, in random order; one row per round and way.
+class WrongKernel(LabError, AssertionError):
+    """Another kernel ran than the rules say, or the profiler saw too few."""
 
-    A way with another output is left out, with a warning.
+
+class Refused(LabError):
+    """A wheel does not take a variant, or what it gives is not attention."""
+
+
+class Wheel(ABC):
+    """A compiled FlashAttention-3 under its framework, with queries, keys and values of one problem.
+
+    Attributes:
+        tolerance: largest difference between outputs of two variants.
+        num_splits: parts of the keys.
+    """
+
+    tolerance: float
+    num_splits: int
+
+    @abstractmethod
+    def forward(self, variant: Variant) -> Callable[[], Any]:
+        """A call ready to be made: it runs to its end and returns the output, (sequences, query rows, heads, head_dim).
+
+        Calling raises `Refused` where the wheel does not take the variant.
+        """
+
+    @abstractmethod
+    def traced(self, calls: Callable[[], None]) -> list[tuple[float, str, float]]:
+        """Run something under the profiler: start, name and microseconds of each kernel."""
+
+    @abstractmethod
+    def float32(self, output: Any) -> Any:
+        """The output in float32."""
+
+    def wrong(self, output: Any) -> str | None:
+        """Why the contiguous cache's output cannot be attention, by a reference; by default there is none."""
+        return None
+
+
+def time_variants(wheel: Wheel, variants: Sequence[Variant], rounds: int) -> list[dict[str, Any]]:
+    """Compare outputs with the contiguous cache's, then time all variants in every round; a row per round and variant.
+
+    A variant that the wheel refuses, or whose output differs, is left out, with a warning; all of them if that is the
+    first.
 
     Args:
-        chosen: the ways.
-        differences: of each way's output from the contiguous cache's.
-        tolerance: largest difference allowed.
-        rounds: launches of each way.
-        num_splits: parts of the keys.
-        call: runs the way of that index to its end.
-        traced: runs something under the profiler; demangled name and microseconds of each kernel, in order.
+        wheel: with the data of their problem.
+        variants: the contiguous cache first.
+        rounds: launches of each.
 
     Raises:
-        AssertionError: a kernel is not the one that the rules say, or the profiler saw too few.
+        WrongKernel: see there.
     """
-    agree = [index for index, difference in enumerate(differences) if difference <= tolerance]
-    for index in sorted(set(range(len(chosen))) - set(agree)):
-        warnings.warn(
-            f"{chosen[index]} is left out: its output differs from the contiguous cache's by {differences[index]}",
-            stacklevel=2,
-        )
-    turns = interleaved(agree, rounds)
+    problem = variants[0].problem
+    calls, differences, first = {}, {}, None
+    for variant in variants:
+        call = wheel.forward(variant)
+        try:
+            output = wheel.float32(call()[:, : problem.seqlen_q])
+            if first is None and (wrong := wheel.wrong(output)):
+                raise Refused(wrong)
+        except Refused as refused:
+            warnings.warn(f"{variant} is left out: {refused}", stacklevel=2)
+            if first is None:
+                return []
+            continue
+        first = output if first is None else first
+        difference = float(abs(output - first).max())
+        if difference <= wheel.tolerance:
+            calls[variant], differences[variant] = call, difference
+        else:
+            warnings.warn(
+                f"{variant} is left out: its output differs from the contiguous cache's by {difference}",
+                stacklevel=2,
+            )
+    turns = interleaved(list(calls), rounds)
 
     def run() -> None:
         for turn in turns:
-            for index in turn:
-                call(index)
+            for variant in turn:
+                calls[variant]()
 
-    launches = attribute(traced(run))
-    made = [(number, index) for number, turn in enumerate(turns) for index in turn]
+    launches = attribute([(demangle(name), us) for _, name, us in sorted(wheel.traced(run))])
+    made = [(number, variant) for number, turn in enumerate(turns) for variant in turn]
     if len(launches) != len(made):
-        raise AssertionError(
-            f"{chosen[0].problem}: {len(made)} calls, the profiler saw {len(launches)} kernels"
-        )
+        raise WrongKernel(f"{problem}: {len(made)} calls, the profiler saw {len(launches)} kernels")
     rows = []
-    for (number, index), (kernel, kernel_us, beside_us) in zip(made, launches, strict=True):
-        require_expected(chosen[index], kernel, num_splits)
+    for (number, variant), (kernel, kernel_us, beside_us) in zip(made, launches, strict=True):
+        require_expected(variant, kernel, wheel.num_splits)
         rows.append(
             {
-                **describe(chosen[index], kernel, num_splits),
-                "max_difference": differences[index],
+                **describe(variant, kernel, wheel.num_splits),
+                "max_difference": differences[variant],
                 "round": number,
                 "kernel_us": round(kernel_us, 3),
                 "beside_us": round(beside_us, 3),
@@ -179,29 +237,29 @@ def mechanism(kernel: FlashKernel) -> str:
     return "cp_async" if kernel.paged_cp_async else "tma_multicast" if kernel.cluster_m == 2 else "tma_tile"
 
 
-def require_expected(way: Way, kernel: FlashKernel, num_splits: int) -> None:
+def require_expected(variant: Variant, kernel: FlashKernel, num_splits: int) -> None:
     """Compare the kernel that ran with the rules.
 
     Raises:
-        AssertionError: they differ.
+        WrongKernel: they differ.
     """
-    rule = way.expected(num_splits)
+    rule = variant.expected(num_splits)
     seen = (mechanism(kernel), kernel.tile_m, kernel.tile_n, kernel.cluster_m, kernel.pack_gqa)
     said = (rule.k, rule.tile_m, rule.tile_n, rule.cluster_m, rule.pack_gqa)
     if seen != said:
-        raise AssertionError(f"{way}: the rules say {said}, {seen} ran: {kernel.label}")
+        raise WrongKernel(f"{variant}: the rules say {said}, {seen} ran: {kernel.label}")
 
 
-def describe(way: Way, kernel: FlashKernel, num_splits: int) -> dict[str, Any]:
-    """Columns of a way and of the kernel that ran."""
-    problem = way.problem
+def describe(variant: Variant, kernel: FlashKernel, num_splits: int) -> dict[str, Any]:
+    """Columns of a variant and of the kernel that ran."""
+    problem = variant.problem
     return {
         "phase": problem.phase,
-        "route": way.route,
+        "route": variant.route,
         "mechanism": mechanism(kernel),
-        "rule_mechanism": replace(way, route="rule").expected(num_splits).k,
+        "rule_mechanism": replace(variant, route="rule").expected(num_splits).k,
         "kernel": kernel.label,
-        "page_rows": way.page_rows,
+        "page_rows": variant.page_rows,
         "dtype": kernel.dtype,
         "head_dim": kernel.head_dim,
         "heads": problem.heads,

@@ -1,0 +1,96 @@
+"""The runs behind the book: which of them it shows, with kernels that are still the same or not, and their clocks."""
+
+import altair as alt
+import pandas as pd
+
+from labkernels.charts import PALETTE
+from labkernels.errors import NotMeasured
+from labkernels.store import RUNS, Store
+from labkernels.store.provenance import kernels_unchanged
+from labkernels.studies import select
+from labkernels.studies.experiments import studies
+
+#: Experiments whose quick runs are compared with one another, to say how far two runs lie apart.
+REPEATED = ("throughput", "row_shape")
+_COLUMNS = [
+    "experiment", "preset", "kernels", "driver_version", "toolkit_version", "sm_clock_mhz_min", "sm_clock_mhz_median",
+    "sm_clock_mhz_max", "power_w_max", "temperature_c_max", "throttle_reasons", "wall_s", "commit",
+]  # fmt: skip
+
+
+def runs(store: Store, gpu: str) -> pd.DataFrame:
+    """The runs of a GPU, oldest first.
+
+    Returns:
+        The run table with `kernels` (`unchanged`; `changed since`, which a kernel that is gone is too; or `of others`,
+        which are not hashed here) and `shown`, whether the book shows the run.
+    """
+    table = store.read(RUNS)
+    table = table[table["gpu_name"].eq(gpu)].sort_values("run_id")
+    unchanged = table["run_id"].map(kernels_unchanged(store))
+    of_others = unchanged.isna() & ~table["experiment"].isin(table["experiment"][unchanged.notna()])
+    kernels = unchanged.map({True: "unchanged"}).fillna("changed since").mask(of_others, "of others")
+    return table.assign(kernels=kernels, shown=table["run_id"].isin(_shown(store, table, gpu)))
+
+
+def _shown(store: Store, table: pd.DataFrame, gpu: str) -> set[str]:
+    """The newest full run of every experiment, the newest of a preset of its own, and pairs of quick runs."""
+    special = table[~table["preset"].isin(["quick", "full"])]
+    shown = {select.latest_run(store, experiment, gpu) for experiment in studies()}
+    shown |= set(special.groupby(["experiment", "preset"])["run_id"].max())
+    for experiment in REPEATED:
+        try:
+            shown |= set(select.quick_pair(store, experiment, gpu)["run_id"])
+        except NotMeasured:
+            continue
+    return shown - {None}
+
+
+def lead(table: pd.DataFrame) -> str:
+    """How many of the runs that the book shows were made by the kernels that are here now, in a sentence.
+
+    Args:
+        table: of `runs`.
+    """
+    shown = table[table["shown"]]
+    count = shown["kernels"].value_counts()
+    stale = sorted(set(shown.loc[shown["kernels"].eq("changed since"), "experiment"]))
+    others = f"; {count['of others']} timed kernels of others" if "of others" in count else ""
+    changed = f"; changed since: {', '.join(stale)}" if stale else "; no kernel has changed since"
+    same = f"{count.get('unchanged', 0)} were made by the kernels that are here now"
+    return f"Of the {len(shown)} runs that it shows, {same}{others}{changed}."
+
+
+def listing(table: pd.DataFrame) -> pd.DataFrame:
+    """Runs as the page lists them, by their id.
+
+    Args:
+        table: of `runs`.
+    """
+    return table.set_index("run_id")[_COLUMNS].assign(
+        commit=table.set_index("run_id")["commit"].fillna("").str[:10]
+    )
+
+
+def clocks(table: pd.DataFrame) -> alt.LayerChart:
+    """Lowest, median and highest SM clock of each run.
+
+    Args:
+        table: of `runs`.
+    """
+    lowest, highest = table["sm_clock_mhz_min"].min(), table["sm_clock_mhz_max"].max()
+    domain = [(lowest - 150) // 100 * 100, highest + 70]  # room for the names on the left
+    columns = ["run_id", "experiment", "preset", *(f"sm_clock_mhz_{of}" for of in ("min", "median", "max"))]
+    base = alt.Chart(table.drop(columns="shown")).encode(
+        y=alt.Y("run_id:N", title=None, sort=list(table["run_id"]), axis=alt.Axis(labels=False, ticks=False)),
+        tooltip=[*columns, "power_w_max"],
+    )
+    span = base.mark_rule(strokeWidth=4, opacity=0.5).encode(
+        x=alt.X("sm_clock_mhz_min:Q", title="SM clock, MHz", scale=alt.Scale(domain=domain)),
+        x2="sm_clock_mhz_max:Q",
+    )
+    middle = base.mark_point(filled=True, size=50).encode(
+        x="sm_clock_mhz_median:Q", color=alt.value(PALETTE[0])
+    )
+    names = base.mark_text(align="right", dx=-8).encode(x=alt.X("sm_clock_mhz_min:Q"), text="experiment:N")
+    return span + middle + names
