@@ -4,6 +4,7 @@ CUDA ?= cu12
 
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := -n auto --maxprocesses 8 --dist loadgroup
 STAMP := $(VENV)/.installed-$(CUDA)
 
 .PHONY: book test test-book lint clean
@@ -13,10 +14,10 @@ book: $(STAMP)
 	$(BIN)/jupyter-book build --all -W --keep-going --quiet .
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 test-book: book
-	$(BIN)/python -m pytest -q -m book
+	$(BIN)/python -m pytest -q $(PARALLEL) -m book
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

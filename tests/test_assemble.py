@@ -1,6 +1,5 @@
 """Every kernel of the registry, for both architectures, from PTX to checked machine code. No GPU."""
 
-import time
 from functools import cache
 
 import pytest
@@ -18,6 +17,8 @@ from labkernels.kernels.build import (
 )
 from labkernels.kernels.registry import AXES, kernel, kernels
 from labkernels.mechanisms import ARCHITECTURES
+
+pytestmark = pytest.mark.xdist_group("kernels")  # one worker assembles
 
 BY_NAME = {spec.name: spec for spec in kernels()}
 
@@ -61,12 +62,10 @@ def test_multicast_and_rank_stand_in_the_opcode(built):
         assert made.count(f"UTMALDG.{rank}D") == 1 and made.count("UTMALDG") == 1
 
 
-def test_the_cache_returns_the_same_kernels_within_two_seconds(built):
-    began = time.monotonic()
+def test_the_cache_returns_the_same_kernels_and_links_none(built, monkeypatch):
+    monkeypatch.setattr("labkernels.kernels.build.link", None)
     for (name, arch), made in built.items():
-        if arch == "sm_90a":
-            assert assemble(BY_NAME[name], arch) == made
-    assert time.monotonic() - began < 2
+        assert assemble(BY_NAME[name], arch) == made
 
 
 def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):

@@ -171,7 +171,7 @@ def test_reading_names_ranks_widths_and_other_ctas(tmp_path):
 def test_kernels_of_the_project_read_as_the_registry_promises(tmp_path, mechanism):
     protocols = {spec.protocol: spec for spec in registry.kernels(mechanism)}
     for spec in protocols.values():
-        path = write(tmp_path / f"{spec.protocol}.cubin", assemble(spec, "sm_90a", tmp_path).cubin)
+        path = write(tmp_path / f"{spec.protocol}.cubin", assemble(spec, "sm_90a").cubin)
         (kernel,), errors = census.census([path])
         assert not errors
         found = [*dict(kernel.mechanisms), *dict(kernel.features)]

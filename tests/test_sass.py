@@ -43,7 +43,7 @@ def test_mechanism_of_a_called_function(name):
 NAMES = st.lists(st.sampled_from(list(ptx.SAMPLES)), min_size=1, max_size=6, unique=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(names=NAMES, added=st.sampled_from(list(ptx.SAMPLES)), called=st.booleans())
 def test_adding_a_mechanism_hides_no_other(names, added, called):
     names = [name for name in names if name != added]
