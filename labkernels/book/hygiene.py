@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 
 from labkernels.paths import BOOK, PACKAGE, ROOT
-from labkernels.store import Store
+from labkernels.store import RUNS, Store
 from labkernels.studies.experiments import STUDIES, experiment, studies
 
 #: Tags that fold a cell's code away, or leave it out.
@@ -88,6 +88,7 @@ def experiment_problems(store: Store) -> Iterator[str]:
             yield f"{_shown(STUDIES / study)} has no __init__.py: an installed package would be without it"
         if not (BOOK / f"{study}.ipynb").exists():
             yield f"{_shown(STUDIES / study)} has no chapter: write book/{study}.ipynb"
+    measured = set(store.read(RUNS)["experiment"])
     for name, study in studies().items():
         path = _shown(STUDIES / study / f"{name}.py")
         try:
@@ -102,8 +103,8 @@ def experiment_problems(store: Store) -> Iterator[str]:
         for table in one.tables:
             if table not in store.tables:
                 yield f"{path} fills table {table}: describe it in {store.root.name}/datapackage.json"
-        if not any(re.search(rf"\"{name}\\?\"", text) for text in read):
-            yield f"{path}: no chapter, rule or model reads experiment {name}; show its answer"
+        if name in measured and not any(re.search(rf"\"{name}\\?\"", text) for text in read):
+            yield f"{path}: no chapter, rule or model reads the rows of experiment {name}; show its answer"
 
 
 def _shown(path: Path) -> str:
