@@ -7,8 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
+
+if TYPE_CHECKING:
+    from labkernels.store import Store
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
@@ -63,7 +67,6 @@ def _ptx(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from labkernels.store import Store
     from labkernels.studies.run import Outcome, run, run_all
 
     overrides = {}
@@ -72,7 +75,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--set {text}: give NAME=VALUE, with VALUE in JSON")
         overrides[name] = json.loads(value)
-    store = Store(arguments.data) if arguments.data else Store()
+    store = _store(arguments)
     given = (arguments.preset, store, overrides)
     one = arguments.experiment
     outcomes = run_all(*given) if one == "all" else [Outcome(one, run_id=run(one, *given))]
@@ -88,33 +91,49 @@ def _measure(arguments: argparse.Namespace) -> int:
     return 1 if found["failed"] else 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
-    from labkernels.book.hygiene import book_problems
+def _store(arguments: argparse.Namespace) -> "Store":
     from labkernels.store import Store
 
-    store = Store(arguments.data) if arguments.data else Store()
-    problems = [*map(str, store.check()), *book_problems(store)]
+    return Store(arguments.data) if arguments.data else Store()
+
+
+def _stored(arguments: argparse.Namespace) -> "Store":
+    """The store of a command that has nothing to say of an empty one."""
+    store = _store(arguments)
+    store.require_runs()
+    return store
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from labkernels.book.hygiene import book_problems
+    from labkernels.store import StoreError
+
+    store, leftovers = None, []
+    try:
+        store = _store(arguments)
+        problems, leftovers = store.check(), store.leftovers()
+    except StoreError as error:  # the tables are not described; the chapters can be checked all the same
+        problems = error.problems
+    found = [*map(str, problems), *book_problems(store)]
     if arguments.json:
-        print(json.dumps({"problems": problems}))
-    else:
-        print("\n".join(problems) or "data, provenance and chapters are sound")
-    return 1 if problems else 0
+        print(json.dumps({"problems": found, "leftovers": leftovers}))
+        return 1 if found else 0
+    print("\n".join(found) or "data, provenance and chapters are sound")
+    for path in leftovers:
+        print(f"{path} is no stored run's: a writer that was stopped left it, and it may be removed")
+    return 1 if found else 0
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    from labkernels.store import Store
-
-    new = (Store(arguments.data) if arguments.data else Store()).merge(arguments.folder)
-    print("\n".join(new) or "nothing new")
+    new = _store(arguments).merge(arguments.folder)
+    print(json.dumps({"runs": new}) if arguments.json else "\n".join(new) or "nothing new")
     return 0
 
 
 def _headline(arguments: argparse.Namespace) -> int:
     from labkernels.book.headline import headline
-    from labkernels.store import Store
 
-    store = Store(arguments.data) if arguments.data else Store()
-    by_gpu = headline(store)
+    by_gpu = headline(_stored(arguments))
     if arguments.json:
         print(
             json.dumps({gpu: {n: asdict(f) for n, f in figures.items()} for gpu, figures in by_gpu.items()})
@@ -131,11 +150,10 @@ def _headline(arguments: argparse.Namespace) -> int:
 
 
 def _rules(arguments: argparse.Namespace) -> int:
-    from labkernels.store import Store
     from labkernels.studies import select
     from labkernels.studies.rules import judge
 
-    store = Store(arguments.data) if arguments.data else Store()
+    store = _stored(arguments)
     found = [v for gpu in select.require_gpus(store, arguments.gpu) for v in judge(store, gpu)]
     if arguments.json:
         rows = [
@@ -166,12 +184,13 @@ def _advise(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     from labkernels.model.fit import save
-    from labkernels.store import Store
     from labkernels.studies import select
 
-    store = Store(arguments.data) if arguments.data else Store()
-    names = select.require_gpus(store, arguments.gpu)
-    folders = {gpu: str(save(store, gpu, store.root / "model")) for gpu in names}
+    store = _stored(arguments)
+    folders = {}
+    for gpu in select.require_gpus(store, arguments.gpu):
+        save(store, gpu)
+        folders[gpu] = str(store.root / "model")
     print(json.dumps({"models": folders}) if arguments.json else "\n".join(folders.values()))
     return 0
 

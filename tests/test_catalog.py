@@ -1,42 +1,22 @@
-import csv
-import json
-
-import pandas as pd
 import pytest
 
 from labkernels.errors import LabError
 from labkernels.kernels import sass
 from labkernels.mechanisms import MECHANISMS
+from labkernels.paths import DATA
 from labkernels.production import catalog, source_rules
-from labkernels.store.schema import load_package
-
-TABLES = load_package(catalog.CATALOG / "datapackage.json")
+from labkernels.store import Store
+from labkernels.store.values import render
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    return catalog.flash_kernels(catalog.read("fa3_census"))
+    return catalog.flash_kernels(Store().read("fa3_census"))
 
 
 @pytest.fixture(scope="module")
 def operands():
-    return catalog.read("operands")
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_table_matches_its_schema(name):
-    table = TABLES[name]
-    with (catalog.CATALOG / table.path).open(newline="") as file:
-        header, *rows = csv.reader(file)
-    assert header == table.columns
-    assert rows
-    faults = [
-        (line, field.name, fault)
-        for line, row in enumerate(rows, 2)
-        for field, text in zip(table.fields, row, strict=True)
-        if (fault := field.fault(text))
-    ]
-    assert not faults
+    return Store().read("operands")
 
 
 def test_census_holds_every_attention_kernel_once(kernels):
@@ -116,21 +96,23 @@ def test_unmasked_pair_differs_by_multicast_alone(kernels):
 
 
 def test_a_new_mechanism_changes_no_stored_table():
-    stored = catalog.CATALOG / "fa3_census.csv"
-    printed = pd.read_csv(stored, dtype=str, keep_default_na=False)
-    printed.insert(7, "new_mechanism", "0")
-    assert catalog.as_stored(printed).to_csv(index=False) == stored.read_text()
-    printed.loc[3, "new_mechanism"] = "2"
-    with pytest.raises(LabError, match=r"use new_mechanism.*no column: add one"):
-        catalog.as_stored(printed)
+    table, stored = Store().tables["fa3_census"], Store().records("fa3_census")
+    printed = [row | {"new_mechanism": 0} for row in stored]
+    assert catalog.as_stored(printed, table.columns) == stored
+    assert render(table, stored) == (DATA / table.path).read_bytes()
+    printed[3]["new_mechanism"] = 2
+    with pytest.raises(LabError, match="use new_mechanism, for which fa3_census has no column: add it"):
+        catalog.as_stored(printed, table.columns)
 
 
-COUNTED_COLUMNS = [f.name for f in TABLES["fa3_census"].fields if f.name in {*MECHANISMS, *sass.FEATURES}]
+COUNTED_COLUMNS = [
+    f.name for f in Store().tables["fa3_census"].fields if f.name in {*MECHANISMS, *sass.FEATURES}
+]
 
 
 @pytest.mark.parametrize("name", COUNTED_COLUMNS)
 def test_columns_are_sums_of_opcodes(name):
-    census = catalog.read("fa3_census")
+    census = Store().read("fa3_census")
     for row in census.itertuples():
         words = [word.split("=") for word in str(row.opcodes).split() if "=" in word]
         assert getattr(row, name) == sum(int(n) for op, n in words if sass.mechanism(op) == name)
@@ -188,9 +170,3 @@ def test_verdicts_count_exceptions(kernels):
     assert good.kernels.all()
     bad = source_rules.verdicts(kernels.assign(tma_multicast=1)).set_index("id")
     assert bad.exceptions["no_multicast_in_serving"] == bad.kernels["no_multicast_in_serving"]
-
-
-def test_descriptor_is_for_every_file():
-    described = {table.path for table in TABLES.values()}
-    assert {path.name for path in catalog.CATALOG.glob("*.csv")} == described
-    assert json.loads((catalog.CATALOG / "datapackage.json").read_text())["resources"]

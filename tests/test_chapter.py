@@ -1,5 +1,6 @@
 """The first cell of every chapter: parameters checked by name and type, rows chosen, no measuring without a GPU."""
 
+from datetime import UTC, datetime
 from itertools import count
 
 import papermill
@@ -9,7 +10,7 @@ from papermill.exceptions import PapermillExecutionError
 from labkernels.book.chapter import Chapter, ParameterError, check_parameters
 from labkernels.errors import NoGpu, NotMeasured
 from labkernels.paths import BOOK
-from labkernels.store import RUNS, Store
+from labkernels.store import RUNS, Store, new_run_id
 
 SECONDS = count()
 
@@ -110,8 +111,9 @@ def record(store, **described):
     runs, rows = (Store().read(table).head(1) for table in (RUNS, "latency"))
     run, row = (frame.astype(object).where(frame.notna(), None).iloc[0].to_dict() for frame in (runs, rows))
     del run["rows"], row["run_id"]
-    run_id = f"20260131T1200{next(SECONDS):02}Z-00000000"
-    return store.record(run | {"run_id": run_id, "preset": "full"} | described, {"latency": [row]})
+    began = datetime(2026, 1, 31, 12, 0, next(SECONDS), tzinfo=UTC)
+    named = {"run_id": new_run_id(began), "started_utc": began, "preset": "full"}
+    return store.record(run | named | described, {"latency": [row]})
 
 
 def test_what_was_not_measured_is_named_with_the_way_to_measure(tmp_path):

@@ -60,6 +60,7 @@ def notebook(*, parameters="measure: bool = False", copies=1, **changes):
         ({"copies": 2}, "2 cells are tagged"),
         ({"parameters": "measure = False"}, "not an annotated default"),
         ({"parameters": "measure: bool = True"}, "needs `measure: bool = False`"),
+        ({"parameters": "measure: bool ="}, "parameters cell, line 1: invalid syntax"),
         ({"cell": {"execution_count": 3}}, "'body': carries outputs"),
         ({"cell": {"outputs": [nbformat.v4.new_output("stream", text="x")]}}, "'body': carries outputs"),
         ({"cell": {"metadata": {}}}, "'body': its code would stand open; tag it hide-input or remove-input"),
@@ -72,6 +73,29 @@ def test_hygiene_names_what_is_wrong(tmp_path, changes, problem):
     nbformat.write(notebook(**changes), path)
     found = hygiene_problems(path)
     assert len([line for line in found if problem in line]) == 1, found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe{",
+        b"[]",
+        b'{"nbformat": 4}',
+        b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}',
+        b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"id": "a"}]}',
+        b'{"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": '
+        + b'{"a":' * 700
+        + b"1"
+        + b"}" * 701,
+        b"[" * 60_000,
+    ],
+)
+def test_a_damaged_notebook_is_a_problem_and_no_error(tmp_path, content):
+    (tmp_path / "chapter.ipynb").write_bytes(content)
+    (problem,) = hygiene_problems(tmp_path / "chapter.ipynb")
+    assert problem.startswith("is no notebook: ")
 
 
 def test_hygiene_passes_a_clean_notebook(tmp_path):

@@ -1,14 +1,18 @@
 """The command line: every command has help, machines get JSON, mistakes are one line and exit status 2."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+from labkernels.book import hygiene
 from labkernels.cli import main, parser
 from labkernels.paths import DATA
+from labkernels.store import Store
+from labkernels.studies import select
 
 COMMANDS = ["kernels", "ptx", "measure", "check", "merge", "headline", "doctor", "census"]
 
@@ -51,13 +55,79 @@ def test_check_finds_the_stored_data_sound(capsys):
     assert main(["check"]) == 0
 
 
-def test_check_says_what_is_wrong_and_where(tmp_path, capsys):
-    for file in (*DATA.glob("*.csv"), DATA / "datapackage.json"):
-        shutil.copy(file, tmp_path)
-    table = tmp_path / "latency.csv"
+@pytest.fixture
+def copied(tmp_path):
+    """A folder with one stored run."""
+    run_id = select.latest_run(Store(), "latency")
+    for file in DATA.glob(f"*/{run_id}*.csv"):
+        (tmp_path / file.parent.name).mkdir()
+        shutil.copy(file, tmp_path / file.parent.name)
+    return tmp_path
+
+
+def test_check_says_what_is_wrong_and_where(copied, capsys):
+    (table,) = copied.glob("latency/*.csv")
     table.write_text(table.read_text()[:-3])
-    assert main(["check", "--data", str(tmp_path), "--json"]) == 1
-    assert any("latency.csv, line" in problem for problem in json.loads(capsys.readouterr().out)["problems"])
+    left = copied / "latency" / "x.csv.0.new"
+    left.write_text("")
+    before = sorted(copied.rglob("*"))
+    assert main(["check", "--data", str(copied), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert [f"latency/{table.name}, line" in problem for problem in said["problems"]] == [True]
+    assert said["leftovers"] == ["latency/x.csv.0.new"]
+    assert sorted(copied.rglob("*")) == before, "check only reads"
+
+
+def test_what_a_killed_writer_left_is_no_fault(copied, capsys):
+    (copied / "latency" / "x.csv.0.new").write_text("")
+    assert main(["check", "--data", str(copied)]) == 0
+    assert "latency/x.csv.0.new is no stored run's" in capsys.readouterr().out
+
+
+def test_check_looks_at_the_book_when_the_description_of_the_tables_is_broken(tmp_path, monkeypatch, capsys):
+    (tmp_path / "_toc.yml").write_text("root: book/index\nchapters:\n- file: book/lost\n")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "index.ipynb").write_text("{")
+    (tmp_path / "datapackage.json").write_text("{")
+    monkeypatch.setattr(hygiene, "ROOT", tmp_path)
+    monkeypatch.setattr(hygiene, "BOOK", tmp_path / "book")
+    monkeypatch.setattr(Store.__init__, "__kwdefaults__", {"package": tmp_path / "datapackage.json"})
+    assert main(["check", "--data", str(tmp_path)]) == 1
+    found = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[::2] for line in found][1:] == [
+        ("_toc.yml lists book/lost", "there is no book/lost.ipynb"),
+        (
+            "index.ipynb",
+            "is no notebook: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+    ]
+    assert found[0].startswith(f"{tmp_path}/datapackage.json: Expecting property name")
+
+
+def test_check_of_a_folder_that_is_not_there(tmp_path, capsys):
+    assert main(["check", "--data", str(tmp_path / "x")]) == 1
+    assert f"{tmp_path}/x: is no folder; give the folder that holds runs/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["headline", "rules", "fit"])
+def test_missing_data_is_a_sentence(command, tmp_path, capsys):
+    assert main([command, "--data", str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no runs: give the folder that holds runs/" in capsys.readouterr().err
+
+
+def test_merge_for_machines(copied, tmp_path, capsys):
+    (run,) = copied.glob("runs/*.csv")
+    for new in ([run.stem], []):
+        assert main(["merge", str(copied), "--data", str(tmp_path / "new"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"runs": new}
+
+
+@pytest.mark.parametrize("place", ["other", "other/runs", "other/runs/x.csv", "other/datapackage.json"])
+def test_merge_does_not_wait_for_a_pipe(copied, place, capsys):
+    (copied / place).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(copied / place)
+    assert main(["merge", str(copied / "other"), "--data", str(copied)]) == 2
+    assert f"{copied}/other" in (said := capsys.readouterr().err) and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Findings on clusters, from the stored rows."""
 
 import shutil
+from datetime import UTC, datetime
 
 import nbformat
 import pytest
@@ -121,8 +122,8 @@ def shown_by(chapter, namespace, monkeypatch):
 def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monkeypatch):
     stored = Store()
     needed = {*(experiment(name).table() for name in (*NAMES, "cluster_latency", "issue")), "runs"}
-    for path in (stored.root / f"{name}.csv" for name in needed):
-        shutil.copy(path, tmp_path)
+    for name in needed:
+        shutil.copytree(stored.root / name, tmp_path / name)
     asked = []
 
     def fake_run(name, preset, store):
@@ -136,7 +137,8 @@ def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monk
             rows[cluster_rows.RATE] = (rows[cluster_rows.RATE] * 0.9).astype(float).round(3).astype(object)
         run = stored.read("runs", run_ids=[run_id]).astype(object).where(lambda frame: frame.notna(), None)
         described = run.iloc[0].to_dict() | {
-            "run_id": new_run_id(),
+            "run_id": new_run_id(began := datetime.now(UTC)),
+            "started_utc": began,
             "gpu_name": "GPU of a test",
             "preset": preset,
         }

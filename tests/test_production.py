@@ -1,24 +1,25 @@
 """Production choices beside the rules of thumb."""
 
-from labkernels.production import catalog, practice
+from labkernels.production import practice
+from labkernels.store import Store
 from labkernels.studies.rules import RULES
 
 PRACTICES = {rule.id: rule.practice for rule in RULES if rule.practice}
 
 
 def test_what_follows_and_what_does_not_are_told_apart():
-    found = practice.beside(catalog.read("operands"), PRACTICES)
+    found = practice.beside(Store().read("operands"), PRACTICES)
     assert "K (paged), V (paged) by cp_async" in found["fa3_decode"].against
     assert "by tma_tile" in found["fa3_decode"].follow
     assert found["registers_stay_behind"].against_count < 3 < found["registers_stay_behind"].follow_count
 
 
 def test_every_practice_finds_operands_in_the_catalog():
-    found = practice.beside(catalog.read("operands"), PRACTICES)
+    found = practice.beside(Store().read("operands"), PRACTICES)
     assert found.keys() == PRACTICES.keys()
     assert all(one.follow_count + one.against_count > 0 for one in found.values())
 
 
 def test_a_rule_that_speaks_of_no_operand_is_left_out():
     nothing = practice.Practice("system == 'none'", "mechanism == 'ldg'")
-    assert practice.beside(catalog.read("operands"), {"lag": nothing}) == {}
+    assert practice.beside(Store().read("operands"), {"lag": nothing}) == {}

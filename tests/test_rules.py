@@ -1,11 +1,9 @@
 """Rules of thumb: what each has to say of itself, verdicts on stored rows, and rows bent until a rule must fall."""
 
-import pandas as pd
 import pytest
 
 from labkernels.errors import NotMeasured
 from labkernels.model.advisor import Question, applies, load_of, quantities
-from labkernels.paths import DATA
 from labkernels.store import RUNS, Store
 from labkernels.studies import rules, select
 from labkernels.studies.experiments import studies
@@ -25,7 +23,7 @@ def store():
 @pytest.fixture(scope="module")
 def rows(store):
     """Rows that judge a rule, of the newest GPU on which it holds."""
-    verdicts = pd.read_csv(DATA / "model" / "verdicts.csv")
+    verdicts = store.read("verdicts")
     holds = verdicts[verdicts["outcome"].eq("holds")].groupby("rule")["gpu"].last()
 
     def find(rule):

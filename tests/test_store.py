@@ -2,14 +2,15 @@
 
 import csv
 import errno
+import io
 import json
 import multiprocessing
 import os
-import random
+import re
 import resource
+import shutil
 import signal
 import tempfile
-import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -19,16 +20,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkernels.store import Store, StoreError, new_run_id, published
-from labkernels.store.store import PACKAGE
+from labkernels.errors import NotMeasured
+from labkernels.paths import DATA
+from labkernels.store import RUNS, Store, StoreError, new_run_id, published
+from labkernels.store import run as run_module
+from labkernels.store.store import PACKAGE, SUMS
+from labkernels.studies import select
 
 FORK = multiprocessing.get_context("fork")
 
 
+BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+OTHER_RUN = "20260131T120000Z-00000000"
+
+
 def make_run(**changes):
     return {
-        "run_id": new_run_id(),
-        "started_utc": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "run_id": new_run_id(BEGAN),
+        "started_utc": BEGAN,
         "experiment": "latency",
         "preset": "quick",
         "gpu_name": "NVIDIA Test",
@@ -88,17 +97,27 @@ def record(store, latency=3, issue=2, **changes):
     )
 
 
+def files_of(store, table):
+    return sorted((store.root / table).glob("*.csv"))
+
+
 def assert_whole(store, acknowledged, unsure=0):
-    """All acknowledged runs with all their rows, at most `unsure` runs besides, before and after repair."""
-    for repair in (False, True):
-        if repair:
-            assert store.check() == []
-            assert sorted(path.name for path in (store.root / ".store").iterdir()) in ([], ["lock"])
+    """All acknowledged runs with all their rows, at most `unsure` runs besides, and nothing wrong.
+
+    What a killed writer left is named, and the store is the same once it is removed.
+    """
+    for remove in (False, True):
+        assert store.check() == []
         runs = set(store.read("runs")["run_id"])
         assert set(acknowledged) <= runs
         assert len(runs - set(acknowledged)) <= unsure
         assert store.read("latency")["run_id"].value_counts().to_dict() == dict.fromkeys(runs, 3)
         assert store.read("issue_cost")["run_id"].value_counts().to_dict() == dict.fromkeys(runs, 2)
+        if not remove:
+            for path in store.leftovers():
+                (store.root / path).unlink()
+    assert {path.suffix for path in store.root.rglob("*.*")} <= {".csv"}
+    assert {path.stem for table in ("latency", "issue_cost") for path in files_of(store, table)} <= runs
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +159,7 @@ def test_rows_come_back_as_they_went_in_with_types_of_the_schema(store):
     assert pd.isna(run["ecc"])
     assert json.loads(run["parameters"]) == make_run()["parameters"]
     assert run["rows"] == "issue_cost=2;latency=3"
+    assert [part.split("=")[0] for part in run["rows_sha256"].split(";")] == ["issue_cost", "latency", "runs"]
     assert list(store.read("runs")) == store.tables["runs"].columns
 
 
@@ -169,25 +189,64 @@ def test_an_empty_store_has_columns_and_no_rows(store):
         assert list(frame) == table.columns
         assert frame.empty
         assert frame.dtypes.astype(str).tolist() == [field.dtype for field in table.fields]
-    assert store.check() == []
+    for run_id in ((), None):
+        assert store.read("latency", run_ids=run_id).empty
+    assert [problem.what for problem in store.check()] == ["is no folder"]
     assert not store.root.exists()
+    store.root.mkdir()
+    assert [problem.what for problem in store.check()] == ["holds no runs"]
 
 
-def test_stored_bytes_are_never_rewritten(store):
+def test_stored_files_are_never_rewritten(store):
     record(store)
-    path = store.root / "latency.csv"
-    # Spelling that the store itself would not choose, but may read.
-    path.write_bytes(path.read_bytes().replace(b"640.5", b'"640.50"'))
-    before = {path: path.read_bytes() for path in store.root.glob("*.csv")}
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in store.root.rglob("*.csv")}
     record(store)
-    for path, content in before.items():
-        assert path.read_bytes().startswith(content)
+    store.merge(store.root)
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in before} == before
+
+
+def test_a_long_table_is_divided_and_read_as_one(store, monkeypatch):
+    monkeypatch.setattr(run_module, "PART_BYTES", 700)
+    rows = [latency_row(transfer_bytes=16 << i) for i in range(20)]
+    run_id = store.record(make_run(), {"latency": rows})
+    files = files_of(store, "latency")
+    assert len(files) > 3 and all(path.stat().st_size <= 700 for path in files)
+    assert store.read("latency")["transfer_bytes"].tolist() == [row["transfer_bytes"] for row in rows]
+    assert store.check() == []
+    other = Store(store.root.parent / "other")
+    assert other.merge(store.root) == [run_id] and other.check() == []
+    (store.root / "latency" / f"{run_id}.3.csv").unlink()
+    assert {problem.what for problem in store.check()} >= {"belongs to no run of runs/"}
+    with pytest.raises(StoreError, match=rf"latency/{run_id}\.2\.csv, line .*with 20 rows and"):
+        store.read("latency")
+
+
+def test_a_file_may_be_older_than_a_column_that_may_be_empty(tmp_path):
+    package = json.loads(PACKAGE.read_text())
+    latency = next(resource for resource in package["resources"] if resource["name"] == "latency")
+    newer = tmp_path / "datapackage.json"
+    old = Store(tmp_path / "data")
+    first = record(old)
+    for field, problems in (({"name": "x", "type": "integer"}, 0), ({"constraints": {"required": True}}, 1)):
+        latency["schema"]["fields"].insert(5, latency["schema"]["fields"].pop(5) if problems else field)
+        latency["schema"]["fields"][5] |= field
+        newer.write_text(json.dumps(package))
+        assert len(Store(old.root, package=newer).check()) == problems
+    del latency["schema"]["fields"][5]["constraints"]
+    newer.write_text(json.dumps(package))
+    store = Store(old.root, package=newer)
+    second = store.record(make_run(), {"latency": [latency_row(x=5)]})
+    rows = store.read("latency")
+    assert rows["x"].isna().tolist() == [run_id == first for run_id in rows["run_id"]]
+    assert rows["x"].dropna().tolist() == [5] and set(rows["run_id"]) == {first, second}
+    with pytest.raises(StoreError, match=r"has unknown x.*use the version of the project"):
+        old.read("latency")
 
 
 def test_selecting_runs(filled):
     first, second = filled.read("runs")["run_id"]
     assert set(filled.read("latency", run_ids=[second])["run_id"]) == {second}
-    with pytest.raises(ValueError, match="no run nonesuch"):
+    with pytest.raises(ValueError, match=r"no run nonesuch in .*runs"):
         filled.read("latency", run_ids=[first, "nonesuch"])
     with pytest.raises(ValueError, match="no column gpu_nam; they have run_id"):
         filled.read("latency", run_columns=["gpu_nam"])
@@ -220,12 +279,14 @@ def test_run_ids_sort_by_time_and_differ():
         ({"kernel": "\ud800"}, "column kernel: .*surrogates not allowed"),
         ({"source": "l3"}, "'l3' is not allowed; use one of l2_near, l2_far, l2, hbm"),
         ({"cycles": 5}, "column cycles is not in the table; the columns are run_id, kernel"),
-        ({"run_id": "20260131T120000Z-00000000"}, "run 20260131T120000Z-00000000 is not in runs.csv"),
+        ({"run_id": OTHER_RUN}, f"line 3: run_id is '{OTHER_RUN}' and '.*' in run"),
+        ({"kernel": "=HYPERLINK(x)"}, "column kernel: '=HYPERLINK.x.' is a formula to a spreadsheet"),
+        ({"kernel": "@x"}, "is a formula to a spreadsheet; do not begin it with @"),
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_written(filled, row, message):
     before = contents(filled.root)
-    with pytest.raises(StoreError, match=message.replace("row 2", "new rows for latency.csv, line 2")):
+    with pytest.raises(StoreError, match=message.replace("row 2", "new rows for latency, line 2")):
         filled.record(make_run(), {"latency": [latency_row(), latency_row(**row)]})
     assert contents(filled.root) == before
 
@@ -241,6 +302,10 @@ def test_bad_rows_are_refused_before_anything_is_written(filled, row, message):
             {"started_utc": "2026-02-30T00:00:00Z"},
             "column started_utc: '2026-02-30T00:00:00Z' is no datetime",
         ),
+        ({"started_utc": BEGAN + timedelta(seconds=61)}, "tell two times; name a run by the time it began"),
+        ({"run_id": "20990131T120000Z-00000000"}, "run_id 20990131T120000Z-00000000 and started_utc 2026"),
+        ({"run_id": "20260231T120000Z-00000000"}, "run_id 20260231T120000Z-00000000 and started_utc 2026"),
+        ({"gpu_name": "=HYPERLINK(x)"}, "column gpu_name: .* is a formula"),
         ({"dirty": 1}, "column dirty: 1 is no boolean"),
         ({"parameters": "[1]"}, r"column parameters: '\[1\]' is no object"),
         ({"parameters": {"path": Path("x")}}, "column parameters: .*not JSON serializable"),
@@ -253,13 +318,14 @@ def test_bad_runs_are_refused(store, change, message):
 
 
 def test_a_time_elsewhere_is_stored_as_utc(store):
-    record(store, started_utc=datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=9))))
+    elsewhere = datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=9)))
+    record(store, run_id=new_run_id(elsewhere), started_utc=elsewhere)
     assert store.read("runs")["started_utc"][0] == pd.Timestamp("2026-01-31T03:00:00Z")
 
 
 def test_a_run_is_stored_once_and_with_rows(filled):
     run_id = filled.read("runs")["run_id"][1]
-    with pytest.raises(StoreError, match=f"runs.csv, line 3: run {run_id} is already stored"):
+    with pytest.raises(StoreError, match=f"runs/{run_id}.csv: is already stored"):
         record(filled, run_id=run_id)
     for tables in ({}, {"latency": []}):
         with pytest.raises(ValueError, match="has no rows"):
@@ -276,14 +342,16 @@ def test_a_column_shared_with_the_run_table_must_agree(tmp_path):
     (tmp_path / "datapackage.json").write_text(json.dumps(package))
     store = Store(tmp_path / "data", package=tmp_path / "datapackage.json")
     with pytest.raises(
-        StoreError, match=r"latency\.csv, line 1: gpu_name is 'NVIDIA Other' and 'NVIDIA Test'"
+        StoreError, match=r"rows for latency, line 2: gpu_name is 'NVIDIA Other' and 'NVIDIA Test'"
     ):
         store.record(make_run(), {"latency": [latency_row(gpu_name="NVIDIA Other")]})
     store.record(make_run(), {"latency": [latency_row(gpu_name="NVIDIA Test")]})
     assert store.check() == []
 
 
-text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1).filter(
+    lambda text: text[0] not in "=+-@"
+)
 whole = st.integers(1, 10**17)
 number = st.floats(0, allow_infinity=False)
 
@@ -300,7 +368,8 @@ def test_any_values_survive_the_round_trip(memory, values):
     read = store.read("latency")
     columns = ["kernel", "transfer_bytes", "ns_median", "cycles_p95"]
     assert list(read[columns].itertuples(index=False, name=None)) == values
-    with (store.root / "latency.csv").open(newline="", encoding="utf-8") as file:
+    (path,) = files_of(store, "latency")
+    with path.open(newline="", encoding="utf-8") as file:
         assert [row["kernel"] for row in csv.DictReader(file)] == [k for k, *_ in values]
     assert store.check() == []
 
@@ -313,7 +382,7 @@ def contents(root):
 
 
 def cell(line, column, value):
-    """Edit of one cell of latency.csv."""
+    """Edit of one cell of a file of latency."""
 
     def edit(data):
         lines = data.decode().split("\n")
@@ -326,21 +395,21 @@ def cell(line, column, value):
 
 
 EDITS = {
-    "truncated in a line": (lambda data: data[:-9], 7, "ends inside this line"),
+    "truncated in a line": (lambda data: data[:-9], 4, "ends inside this line"),
     "truncated after the header's text": (lambda data: data.split(b"\n")[0], 1, "ends inside this line"),
     "truncated to nothing": (lambda data: b"", 1, "has no header"),
     "last line gone": (
         lambda data: data[: data[:-1].rindex(b"\n") + 1],
-        6,
+        4,
         "was stored with 3 rows and 2 are here",
     ),
-    "line twice": (lambda data: data + data.split(b"\n")[-2] + b"\n", 8, "with 3 rows and 4 are here"),
+    "line twice": (lambda data: data + data.split(b"\n")[-2] + b"\n", 6, "with 3 rows and 4 are here"),
     "blank line": (lambda data: data.replace(b"\n", b"\n\n", 1), 2, "has 1 cells"),
     "CR LF": (lambda data: data.replace(b"\n", b"\r\n"), 1, "CR LF"),
-    "CR LF on one line": (lambda data: data[:-1] + b"\r\n", 7, r"control character '\\r'"),
+    "CR LF on one line": (lambda data: data[:-1] + b"\r\n", 4, r"control character '\\r'"),
     "byte order mark": (lambda data: b"\xef\xbb\xbf" + data, 1, "byte order mark"),
-    "other encoding": (lambda data: data[:-5] + b"\xe9" + data[-5:], 7, "not UTF-8"),
-    "zero bytes": (lambda data: data + b"\0" * 512, 8, "ends inside this line"),
+    "other encoding": (lambda data: data[:-5] + b"\xe9" + data[-5:], 4, "not UTF-8"),
+    "zero bytes": (lambda data: data + b"\0" * 512, 5, "ends inside this line"),
     "column renamed": (
         lambda data: data.replace(b"threads", b"width"),
         1,
@@ -354,56 +423,165 @@ EDITS = {
     "emptied": (cell(4, "mechanism", ""), 4, "column mechanism: is empty and required"),
     "cell added": (cell(4, "mechanism", "a,b"), 4, "has 15 cells and the table 14 columns"),
     "quote opened": (cell(4, "mechanism", '"ldg'), 4, "is no CSV"),
-    "run renamed": (cell(4, "run_id", "20260131T120000Z-00000000"), 4, "is not in runs.csv"),
+    "run renamed": (cell(4, "run_id", OTHER_RUN), 4, f"run_id is '{OTHER_RUN}' and "),
+    "digit flipped": (lambda data: data.replace(b"700", b"708", 1), 0, "is not what was stored: its SHA-256"),
+    "spelled otherwise": (lambda data: data.replace(b"640.5", b'"640.50"'), 0, "is not what was stored"),
+    "lines swapped": (
+        lambda data: b"\n".join([*(lines := data.split(b"\n"))[:1], lines[2], lines[1], *lines[3:]]),
+        0,
+        "is not what was stored",
+    ),
 }
 
 
 @pytest.mark.parametrize("edit, line, what", EDITS.values(), ids=EDITS)
-def test_a_broken_file_is_named_with_its_line_and_left_alone(filled, edit, line, what):
-    path = filled.root / "latency.csv"
+def test_a_broken_file_is_named_with_its_line_and_left_alone(filled, tmp_path, edit, line, what):
+    path, other = files_of(filled, "latency")
+    rows = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*rows[:2], rows[2].replace(b"1024", b"2048", 1), *rows[3:]]))
+    reseal(filled, path.stem, {})  # rows that differ, so that their order can be told
     path.write_bytes(edit(path.read_bytes()))
     before = contents(filled.root)
-    message = rf"latency\.csv, line {line}: .*{what}"
+    at = f", line {line}" if line else ""
+    message = rf"latency/{path.stem}\.csv{at}: .*{what}"
+    for attempt in (lambda: filled.read("latency"), lambda: Store(tmp_path / "new").merge(filled.root)):
+        with pytest.raises(StoreError, match=rf"^{filled.root}/{message}"):
+            attempt()
+    assert next((p.file, p.line) for p in filled.check()) == (f"latency/{path.stem}.csv", line)
+    assert contents(filled.root) == before
+    assert not (tmp_path / "new").exists()
+    filled.read("issue_cost")  # the rest stays readable, and more can be stored
+    assert len(filled.read("latency", run_ids=[other.stem])) == 3
+    third = record(filled)
+    assert len(filled.read("latency", run_ids=[third])) == 3
+
+
+def reseal(store, run_id, cells):
+    """Give a run's row other cells, and checksums that agree: an edit that no checksum tells."""
+    path = store.root / RUNS / f"{run_id}.csv"
+    columns, row, _ = path.read_bytes().decode().split("\n")
+    values = dict(zip(columns.split(","), next(csv.reader([row])), strict=True)) | cells
+    tables = [part.split("=")[0] for part in values["rows"].split(";")]
+    sums = {
+        name: run_module.hexdigest((store.root / name / f"{run_id}.csv").read_bytes())
+        for name in tables
+        if (store.root / name).exists()
+    }
+
+    def text():
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(values)
+        writer.writerow(values.values())
+        return lines.getvalue().encode()
+
+    values["rows_sha256"] = run_module.listed(sums)
+    values["rows_sha256"] = run_module.listed(sums | {RUNS: run_module.own_hash(text())})
+    path.write_bytes(text())
+
+
+RUN_EDITS = {
+    "truncated": (lambda data: data[:-3], ", line 2", "the file ends inside this line"),
+    "emptied": (lambda data: b"", ", line 1", "has no header"),
+    "header only": (lambda data: data.split(b"\n")[0] + b"\n", "", "holds 0 runs instead of one"),
+    "two rows": (lambda data: data + data.split(b"\n")[1] + b"\n", "", "holds 2 runs instead of one"),
+    "digit flipped": (lambda data: data.replace(b",132,", b",133,"), ", line 2", "is not what was stored"),
+    "checksum flipped": (
+        lambda data: data[:-2] + (b"0" if data[-2:-1] != b"0" else b"1") + b"\n",
+        ", line 2",
+        "is not what was stored",
+    ),
+    "nested deeply": (
+        lambda data: data.replace(b'"{""note', b'"{""x"": ' + b"[" * 50_000 + b"]" * 50_000 + b', ""note'),
+        ", line 2",
+        "is no object",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit, line, what", RUN_EDITS.values(), ids=RUN_EDITS)
+def test_a_broken_run_is_named_and_left_alone(filled, tmp_path, edit, line, what):
+    path, _ = files_of(filled, RUNS)
+    sound = path.read_bytes()
+    path.write_bytes(edit(sound))
+    assert path.read_bytes() != sound
+    before = contents(filled.root)
+    message = rf"runs/{path.stem}\.csv{line}: .*{what}"
     for attempt in (
         lambda: filled.read("latency"),
-        lambda: record(filled),
-        lambda: filled.merge(filled.root),
+        lambda: select.gpus(filled),
+        lambda: Store(tmp_path / "new").merge(filled.root),
     ):
-        with pytest.raises(StoreError, match=message):
+        with pytest.raises(StoreError, match=rf"^{filled.root}/{message}"):
             attempt()
-    assert any(problem.file == "latency.csv" and problem.line == line for problem in filled.check())
+    assert [problem.file for problem in filled.check()] == [f"runs/{path.stem}.csv"]
     assert contents(filled.root) == before
-    filled.read("issue_cost")  # the rest stays readable
-    path.write_bytes(before[path])
 
 
-def test_a_broken_run_table_is_named_and_left_alone(filled):
-    path = filled.root / "runs.csv"
-    sound = path.read_bytes()
-    header, first, second, _ = sound.split(b"\n")
-    gone, twice = b"\n".join([header, first, b""]), sound + second + b"\n"
-    for broken, message in {
-        gone: r"latency.csv, line 5: run .* is not in runs.csv; restore its line",
-        twice: "runs.csv, line 4: run_id .* is already on line 3",
-        sound[:-3]: "runs.csv, line 3: the file ends inside this line",
-    }.items():
-        path.write_bytes(broken)
-        for attempt in (lambda: filled.read("latency"), lambda: record(filled)):
-            with pytest.raises(StoreError, match=message):
+@pytest.mark.parametrize(
+    "cells, what",
+    [
+        ({"rows": "latency=3;other=1"}, "rows names table other; describe it"),
+        ({"run_id": OTHER_RUN}, f"run_id is {OTHER_RUN}; name the file like the run"),
+        ({"started_utc": "2026-02-01T12:00:00Z"}, "tell two times"),
+        ({"rows": "latency=3"}, None),
+    ],
+)
+def test_a_run_that_contradicts_itself_is_refused_whatever_its_checksum(filled, tmp_path, cells, what):
+    run_id = files_of(filled, RUNS)[0].stem
+    reseal(filled, run_id, cells)
+    if what:
+        for attempt in (lambda: filled.read("latency"), lambda: Store(tmp_path / "new").merge(filled.root)):
+            with pytest.raises(StoreError, match=what):
                 attempt()
-        assert any(message.split(",")[0] == problem.file for problem in filled.check())
-        assert path.read_bytes() == broken
+    assert (what or f"issue_cost/{run_id}.csv: belongs to no run") in "\n".join(map(str, filled.check()))
 
 
-def test_a_lost_file_and_a_stray_one_are_found(filled):
-    (filled.root / "latency.csv").unlink()
+def test_lost_files_and_stray_ones_are_found_all_at_once(filled):
+    (first, second), (_, rows) = files_of(filled, RUNS), files_of(filled, "latency")
+    first.unlink()
+    rows.unlink()
+    stray = filled.root / "latency" / "x.csv"
+    stray.write_text("x\n")
     (filled.root / "latency (copy).csv").write_text("x\n")
     found = "\n".join(map(str, filled.check()))
-    assert "latency.csv, line 1: run" in found
-    assert "with 3 rows and 0 are here" in found
-    assert "latency (copy).csv, line 1: the file is no table of the store" in found
-    with pytest.raises(StoreError):
-        record(filled)
+    assert f"latency/{first.stem}.csv: belongs to no run of runs/; restore the run's file" in found
+    assert f"issue_cost/{first.stem}.csv: belongs to no run" in found
+    assert f"latency/{second.stem}.csv: cannot be read: No such file" in found
+    assert "latency/x.csv: belongs to no run" in found
+    assert "latency (copy).csv: is no table of the store; describe it" in found
+    with pytest.raises(StoreError, match="cannot be read: No such file"):
+        filled.read("latency")
+    assert filled.leftovers() == []
+
+
+@pytest.mark.parametrize("table", [RUNS, "latency", "marks", "published", SUMS])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "forbidden"])
+def test_what_is_no_file_is_named_and_nothing_waits_for_it(filled, tmp_path, table, kind):
+    filled.mark(files_of(filled, RUNS)[0].stem, "suspect", "For a test.")
+    filled.write(
+        "published", [dict(quantity="latency", gpu="x", value="1", unit="ns", conditions="x", source="x")]
+    )
+    path = {SUMS: filled.root / SUMS, "published": filled.root / "published/published.csv"}.get(table)
+    path = path or files_of(filled, table)[0]
+    data = path.read_bytes()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif os.geteuid():
+        path.write_bytes(data)
+        path.chmod(0)
+    else:
+        path.symlink_to("/proc/self/mem")  # the administrator may read all but this
+    found = filled.check()
+    assert path.relative_to(filled.root).as_posix() in [problem.file for problem in found]
+    if table in (RUNS, "latency", "marks"):
+        with pytest.raises(StoreError, match=path.name):
+            Store(tmp_path / "new").merge(filled.root)
 
 
 # --- kills, rivals, full disks ---
@@ -452,9 +630,9 @@ def test_a_kill_at_every_step_leaves_all_or_nothing(tmp_path):
         first = record(store)
         before = contents(store.root)
         code = in_child(work, store.root, step)
+        assert bool(store.leftovers()) == (len(store.read("runs")) == 1)
         assert_whole(store, [first], unsure=1)
-        for path, content in before.items():
-            assert path.read_bytes().startswith(content)
+        assert contents(store.root).items() >= before.items()
         stored.append(len(store.read("runs")) == 2)
         second = record(store)
         assert_whole(store, [first, second], unsure=1)
@@ -463,37 +641,32 @@ def test_a_kill_at_every_step_leaves_all_or_nothing(tmp_path):
     else:
         pytest.fail("the last step was never reached")
     assert step > 15
-    # Up to the journal's rename nothing counts, from there on all of it does.
+    # Up to the rename of the run's own file nothing counts, from there on all of it does.
     assert stored == sorted(stored)
     assert 0 < sum(stored) < len(stored)
 
 
-def test_kills_at_random_moments_lose_nothing_acknowledged(store):
-    def work(pipe):
-        while True:
+def test_many_kills_lose_nothing_acknowledged(store):
+    """Writers that are killed at one step after the other, each after some whole runs."""
+
+    def work(pipe, step):
+        for _ in range(2):
             pipe.send_bytes(record(store).encode())
 
-    rng = random.Random(5)
-    acknowledged, kills = [], 0
-    deadline = time.monotonic() + 4
-    while time.monotonic() < deadline:
+        def die(now):
+            if now == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        at_each_step(die)
+        record(store)
+
+    acknowledged = []
+    for kill in range(20):
         ours, theirs = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=work, args=(theirs,))
-        process.start()
-        theirs.close()
-        time.sleep(rng.uniform(0.01, 0.1))
-        process.kill()
-        process.join()
-        kills += 1
-        try:
-            while True:
-                acknowledged.append(ours.recv_bytes().decode())
-        except EOFError:
-            pass
-        assert not store.root.exists() or set(acknowledged) <= set(store.read("runs")["run_id"])
-    assert kills >= 20
-    assert len(acknowledged) >= 20
-    assert_whole(store, acknowledged, unsure=kills)
+        assert in_child(work, theirs, kill % 16) == -signal.SIGKILL
+        acknowledged += [ours.recv_bytes().decode() for _ in range(2)]
+        assert set(acknowledged) <= set(store.read("runs")["run_id"])
+    assert_whole(store, acknowledged, unsure=20)
 
 
 def test_rivals_do_not_overwrite_each_other(store):
@@ -508,8 +681,9 @@ def test_rivals_do_not_overwrite_each_other(store):
     acknowledged = []
     while len(acknowledged) < 60:
         acknowledged.append(queue.get(timeout=20))
+        assert store.check() == []  # whoever comes while they write sees whole runs only
         runs = set(store.read("runs")["run_id"])
-        assert set(store.read("latency")["run_id"]) >= runs  # rows are there as soon as their run is
+        assert set(store.read("latency")["run_id"]) >= runs
     for rival in rivals:
         rival.join()
     assert_whole(store, acknowledged)
@@ -533,7 +707,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path, monkeypatch):
 
             return wrapped
 
-        run_id = new_run_id()
+        run_id = new_run_id(BEGAN)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full(os.fsync))
             patch.setattr(os, "replace", full(os.replace))
@@ -544,7 +718,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path, monkeypatch):
                 assert error.errno == errno.ENOSPC
                 outcomes.append("the run is stored" in str(error))
                 assert outcomes[-1] != ("nothing was stored" in str(error))
-        assert not (store.root / ".store" / "scratch").exists()
+        assert store.leftovers() == []
         assert_whole(store, [first, run_id] if outcomes[-1] else [first])
     else:
         pytest.fail("the last step was never reached")
@@ -566,48 +740,21 @@ def test_a_write_cut_short_tears_nothing(tmp_path, killed):
             os._exit(2 if error.errno == errno.EFBIG else 3)
 
     stored = {}
-    for limit in range(0, 4000, 200):
+    for limit in range(0, 2400, 100):
         store = Store(tmp_path / str(limit))
-        before = [record(store), record(store), record(store)]
+        before = [record(store)]
         code = in_child(work, store.root, limit)
         stored[limit] = (code, len(store.read("runs")) - len(before))
         assert_whole(store, before, unsure=1)
     cut = -signal.SIGXFSZ if killed else 2
-    assert list(dict.fromkeys(stored.values())) == [(cut, 0), (cut, 1), (0, 1)], stored
+    assert list(dict.fromkeys(stored.values())) == [(cut, 0), (0, 1)], stored
 
 
-def test_a_pending_change_waits_until_the_broken_table_is_mended(store):
-    first = record(store)
-
-    def work():
-        real = os.replace
-
-        def die(source, target):
-            real(source, target)
-            if Path(target).name == "journal.json":
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        os.replace = die
-        record(store)
-
-    assert in_child(work) == -signal.SIGKILL
-    path = store.root / "latency.csv"
-    sound = path.read_bytes()
-    path.write_bytes(sound[:-4])
-    problems = store.check()
-    assert [problem.file for problem in problems] == ["latency.csv", ".store/journal.json"]
-    with pytest.raises(StoreError, match=r"latency\.csv, line 4"):
-        record(store)
-    assert path.read_bytes() == sound[:-4]
-    path.write_bytes(sound)
-    assert_whole(store, [first], unsure=1)
-    assert len(store.read("runs")) == 2
-
-
-def test_a_hung_holder_of_the_lock_is_named(filled, monkeypatch):
-    monkeypatch.setattr("labkernels.store.journal.LOCK_TIMEOUT_S", 0.1)
-    with filled._journal.lock(), pytest.raises(TimeoutError, match=r"lock is held by another process"):
-        Store(filled.root).read("runs")
+def test_a_folder_that_cannot_be_written_is_read(filled):
+    for path in (filled.root, *filled.root.iterdir()):
+        path.chmod(0o555)
+    store = Store(filled.root)
+    assert store.check() == [] and len(store.read("latency")) == 6
 
 
 # --- merging ---
@@ -616,13 +763,49 @@ def test_a_hung_holder_of_the_lock_is_named(filled, monkeypatch):
 def test_merge_brings_home_what_is_new_byte_for_byte(store, tmp_path):
     rented = Store(tmp_path / "rented")
     ours, theirs = record(store), [record(rented), record(rented)]
-    before = contents(store.root)
+    rented.mark(theirs[0], "suspect", "For a test.", table="latency", where=[{"threads": 32}])
+    before, there = contents(store.root), contents(rented.root)
     assert store.merge(rented.root) == sorted(theirs)
     assert store.merge(rented.root) == []
+    assert store.check() == [] and set(store.read("latency")["run_id"]) == {ours, theirs[1]}
+    assert contents(rented.root) == there, "merge only reads there"
+    copied = {store.root / path.relative_to(rented.root): data for path, data in there.items()}
+    assert contents(store.root) == before | copied
+
+
+def test_a_merge_that_is_cut_short_leaves_whole_runs_and_is_taken_up(store, tmp_path):
+    rented = Store(tmp_path / "rented")
+    ours, theirs = record(store), [record(rented), record(rented)]
+
+    def work(step):
+        def die(now):
+            if now == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        at_each_step(die)
+        store.merge(rented.root)
+
+    stored = set()
+    for step in range(30):
+        in_child(work, step)
+        stored.add(len(store.read("runs")))
+        assert store.check() == []
+        assert len(store.read("latency")) == 3 * len(store.read("runs"))
+    assert stored == {1, 2, 3}
+    store.merge(rented.root)
     assert_whole(store, [ours, *theirs])
-    for path, content in before.items():
-        added = path.read_bytes().removeprefix(content)
-        assert sorted(added.splitlines()) == sorted((rented.root / path.name).read_bytes().splitlines()[1:])
+
+
+def test_rivals_may_merge_the_same_runs(store, tmp_path):
+    rented = Store(tmp_path / "rented")
+    theirs = [record(rented) for _ in range(5)]
+    rivals = [FORK.Process(target=store.merge, args=(rented.root,)) for _ in range(4)]
+    for rival in rivals:
+        rival.start()
+    for rival in rivals:
+        rival.join()
+    assert [rival.exitcode for rival in rivals] == [0] * 4
+    assert_whole(store, theirs)
 
 
 def test_merge_refuses_one_run_with_two_contents(store, tmp_path):
@@ -631,22 +814,231 @@ def test_merge_refuses_one_run_with_two_contents(store, tmp_path):
     record(rented)
     record(rented, run_id=run_id, sm_count=78)
     before = contents(store.root)
-    with pytest.raises(
-        StoreError, match=f"runs.csv, line 2: run {run_id} differs from the run of that id in"
-    ):
+    with pytest.raises(StoreError, match=f"runs/{run_id}.csv: differs from that of {rented.root}"):
         store.merge(rented.root)
     assert contents(store.root) == before
 
 
-def test_merge_refuses_rows_it_would_leave_behind(store, tmp_path):
+def test_merge_says_whose_file_is_wrong(store, tmp_path):
     rented = Store(tmp_path / "rented")
-    record(rented)
-    path = rented.root / "runs.csv"
-    path.write_bytes(path.read_bytes().replace(b"latency=3", b"latency=3;other=1"))
-    with pytest.raises(StoreError, match=r"runs\.csv, line 2: rows names table other; describe it"):
+    run_id = record(rented)
+    path = rented.root / "latency" / f"{run_id}.csv"
+    path.write_bytes(path.read_bytes().replace(b"\n", b",x\n"))
+    message = rf"^{path}, line 1: the header has unknown x; .*or use the version of the project"
+    with pytest.raises(StoreError, match=message):
         store.merge(rented.root)
-    with pytest.raises(FileNotFoundError, match="no runs in"):
-        store.merge(tmp_path / "nowhere")
+    for folder, what in ((tmp_path / "nowhere", "is no folder"), (tmp_path, "holds no runs")):
+        with pytest.raises(NotMeasured, match=f"{folder} {what}"):
+            store.merge(folder)
+    assert not store.root.exists()
+
+
+# --- marks ---
+
+
+def test_a_superseded_run_stays_and_is_not_the_newest(store):
+    old, new = record(store), record(store, run_id=new_run_id(BEGAN + timedelta(seconds=30)))
+    assert select.latest_run(store, "latency") == new
+    before = contents(store.root)
+    store.mark(new, "superseded", "A later run has what this one lacked.")
+    assert select.latest_run(store, "latency") == old
+    assert set(store.read("runs")["run_id"]) == set(store.read("latency")["run_id"]) == {old}
+    assert set(store.read("runs", marked=True)["run_id"]) == {old, new}
+    assert len(store.read("latency", marked=True)) == 6
+    assert len(store.read("latency", run_ids=[new])) == 3, "a run that is asked for is given"
+    assert contents(store.root).items() > before.items()
+    assert store.check() == []
+
+
+def test_suspect_rows_are_left_out_unless_asked_for(store):
+    run_id = store.record(
+        make_run(), {"latency": [latency_row(threads=32 * i, variant="x" * (i % 2)) for i in range(1, 7)]}
+    )
+    store.mark(
+        run_id, "suspect", "No.", table="latency", where=[{"threads": 64}, {"threads": 96, "variant": "x"}]
+    )
+    assert store.read("latency")["threads"].tolist() == [32, 128, 160, 192]
+    assert select.rows(store, "latency", [run_id])["threads"].tolist() == [32, 128, 160, 192]
+    assert len(store.read("latency", marked=True)) == 6
+    store.mark(run_id, "suspect", "No.", table="latency")
+    assert store.read("latency").empty and len(store.read("runs")) == 1
+    assert store.check() == []
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"run_id": OTHER_RUN}, f"there is no run {OTHER_RUN}"),
+        ({"table": "fa3"}, "has no rows in fa3; it has issue_cost, latency"),
+        ({"table": None, "where": [{"threads": 32}]}, "where is given without a table"),
+        ({"where": [{"width": 32}]}, "latency has no column width; the columns are run_id"),
+        ({"where": [{"threads": 33}]}, "no row of latency has {'threads': 33}"),
+        ({"where": [{"threads": "32"}]}, "no row of latency has {'threads': '32'}"),
+        ({"kind": "bad"}, "column kind: 'bad' is not allowed; use one of superseded, suspect"),
+        ({"reason": ""}, "column reason: is empty and required"),
+    ],
+)
+def test_a_mark_that_speaks_of_nothing_is_refused_and_found(filled, change, message):
+    run_id = files_of(filled, RUNS)[0].stem
+    given = {"run_id": run_id, "kind": "suspect", "reason": "No.", "table": "latency"} | change
+    with pytest.raises(StoreError, match=message):
+        filled.mark(**given)
+    assert not (filled.root / "marks").exists()
+    path = filled.mark(run_id, "suspect", "No.", table="latency", where=[{"threads": 32}])
+    cells = given | {"where": json.dumps(given.get("where", [{}])[0]), "marked_utc": "2026-01-31T12:00:00Z"}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, filled.tables["marks"].columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerow(cells)
+    assert [problem.file for problem in filled.check()] == [f"marks/{path.name}"]
+
+
+def test_nothing_takes_a_run_away():
+    names = [name for name in dir(Store) if not name.startswith("_")]
+    assert not [name for name in names if any(w in name for w in ("remove", "delete", "replace", "rewrite"))]
+
+
+# --- tables without runs ---
+
+
+def test_a_table_without_runs_is_written_with_its_checksum(store):
+    row = {
+        "gpu": "A",
+        "way": "x",
+        "constant": "c",
+        "value": "1.50",
+        "unit": "u",
+        "meaning": "m",
+        "run_ids": "r",
+    }
+    store.write("constants", [row, row | {"gpu": "B", "value": 2}])
+    before = (store.root / "model/constants.csv").read_bytes()
+    store.write("constants", [row | {"gpu": "B", "value": 3.25}], replacing={"gpu": "B"})
+    assert (store.root / "model/constants.csv").read_bytes() == before.replace(b"B,x,c,2", b"B,x,c,3.25")
+    assert [(r["gpu"], r["value"]) for r in store.records("constants")] == [("A", 1.5), ("B", 3.25)]
+    with pytest.raises(StoreError, match="new rows for constants, line 1: column value: 'x' is no number"):
+        store.write("constants", [row | {"value": "x"}])
+    with pytest.raises(ValueError, match="latency belongs to runs, whose rows are never replaced"):
+        store.write("latency", [latency_row()])
+    path = store.root / "model/constants.csv"
+    for edit in (
+        lambda text: text.replace("1.50", "0"),
+        lambda text: text[: text.rindex("B")],
+        lambda text: "",
+    ):
+        sound = path.read_text()
+        path.write_text(edit(sound))
+        with pytest.raises(StoreError, match=f"^{path}"):
+            store.records("constants")
+        assert "model/constants.csv" in [problem.file for problem in store.check()]
+        path.write_text(sound)
+    path.unlink()
+    with pytest.raises(StoreError, match=r"constants\.csv: cannot be read: No such file"):
+        store.read("constants")
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """The repository's own data, but for the many rows."""
+    package = json.loads(PACKAGE.read_text())
+    for path in [
+        PACKAGE,
+        DATA / SUMS,
+        *(DATA / r["path"] for r in package["resources"] if "*" not in r["path"]),
+    ]:
+        target = tmp_path / "data" / path.relative_to(DATA)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    store = Store(tmp_path / "data")
+    record(store)
+    assert store.check() == []
+    return store
+
+
+def edit_text(path, edit):
+    path.write_text(edit(path.read_text()))
+
+
+LOSSES = {
+    "model gone": (lambda root: shutil.rmtree(root / "model"), "model/constants.csv: cannot be read"),
+    "constants cut at a line end": (
+        lambda root: edit_text(
+            root / "model/constants.csv", lambda text: "".join(text.splitlines(True)[:40])
+        ),
+        "model/constants.csv: is not what SHA256SUMS says",
+    ),
+    "a clock of 0": (
+        lambda root: edit_text(root / "model/constants.csv", lambda text: text.replace(",1980,", ",0,")),
+        "model/constants.csv: is not what SHA256SUMS says",
+    ),
+    "published gone": (
+        lambda root: (root / "published/published.csv").unlink(),
+        "published.csv: cannot be read",
+    ),
+    "published cut": (
+        lambda root: edit_text(
+            root / "published/published.csv", lambda text: "".join(text.splitlines(True)[:9])
+        ),
+        "published.csv: is not what SHA256SUMS says",
+    ),
+    "published header only": (
+        lambda root: edit_text(root / "published/published.csv", lambda text: text.splitlines(True)[0]),
+        "published.csv: is not what",
+    ),
+    "published line twice": (
+        lambda root: edit_text(
+            root / "published/published.csv", lambda text: text + text.splitlines(True)[-1]
+        ),
+        "published.csv: is not what",
+    ),
+    "checksums gone": (lambda root: (root / SUMS).unlink(), "SHA256SUMS: lacks model/constants.csv"),
+    "checksums broken": (lambda root: (root / SUMS).write_text("x"), "SHA256SUMS: is no list of"),
+    "package broken": (
+        lambda root: (root / "datapackage.json").write_text("{"),
+        "datapackage.json: Expecting",
+    ),
+    "package of lists": (
+        lambda root: (root / "datapackage.json").write_text('{"version": "2.0", "resources": "x"}'),
+        "datapackage.json: string indices",
+    ),
+    "package without version": (
+        lambda root: edit_text(root / "datapackage.json", lambda text: text.replace('"version"', '"v"')),
+        "datapackage.json: version is None, this program reads 2; .*or use the version of the project",
+    ),
+    "package newer": (
+        lambda root: edit_text(root / "datapackage.json", lambda text: text.replace('"2.0"', '"3.0"')),
+        "datapackage.json: version is 3.0",
+    ),
+    "package with another column": (
+        lambda root: edit_text(
+            root / "datapackage.json", lambda text: text.replace('"cycles_p95"', '"cycles_p99"')
+        ),
+        "datapackage.json: table latency has another schema",
+    ),
+    "package too deep": (
+        lambda root: (root / "datapackage.json").write_text("[" * 60_000),
+        "datapackage.json: maximum recursion",
+    ),
+}
+
+
+@pytest.mark.parametrize("harm, message", LOSSES.values(), ids=LOSSES)
+def test_what_is_missing_cut_or_of_another_version_is_found_with_all_else(copied, harm, message):
+    harm(copied.root)
+    files_of(copied, "latency")[0].unlink()
+    found = "\n".join(map(str, Store(copied.root).check()))
+    assert re.search(message, found)
+    assert re.search(r"latency/.*csv: cannot be read", found), "it went on after the first"
+
+
+def test_a_folder_of_another_version_is_not_read(copied, tmp_path):
+    edit_text(copied.root / "datapackage.json", lambda text: text.replace('"2.0"', '"3.0"'))
+    store = Store(copied.root)
+    for attempt in (lambda: store.read("latency"), lambda: Store(tmp_path / "new").merge(copied.root)):
+        with pytest.raises(StoreError, match=f"^{copied.root}/datapackage.json: version is 3.0"):
+            attempt()
+    with pytest.raises(StoreError, match=f"^{copied.root}/datapackage.json: version is 3.0"):
+        Store(tmp_path, package=copied.root / "datapackage.json")
 
 
 # --- the repository's own data ---
@@ -677,7 +1069,8 @@ def test_a_schema_the_store_would_not_enforce_is_refused(tmp_path):
         ({"name": "x", "type": "number", "constraints": {"maximum": 5}}, "field x: constraint maximum"),
     ]:
         resource = {"name": "t", "path": "t.csv", "schema": {"fields": [field]}}
-        (tmp_path / "datapackage.json").write_text(json.dumps({"resources": [resource]}))
+        package = {"version": "2.0", "resources": [resource]}
+        (tmp_path / "datapackage.json").write_text(json.dumps(package))
         with pytest.raises(ValueError, match=message):
             Store(tmp_path, package=tmp_path / "datapackage.json")
 
@@ -690,6 +1083,12 @@ def test_every_column_says_what_it_is_and_has_its_unit_in_the_name(name):
         assert field["description"].endswith("."), field["name"]
     if "foreignKeys" in resource["schema"]:
         assert resource["schema"]["fields"][0]["name"] == "run_id"
+    if Store().tables[name].is_folder:
+        assert resource["path"] == f"{name}/*.csv"
+
+
+def test_no_stored_file_is_large():
+    assert max(path.stat().st_size for path in DATA.rglob("*")) <= run_module.PART_BYTES
 
 
 def test_a_table_is_read_again_when_its_file_changes(store):
@@ -699,7 +1098,7 @@ def test_a_table_is_read_again_when_its_file_changes(store):
     assert (store.read("latency")["cycles_median"] > 0).all(), "what a caller changed stayed"
     Store(store.root).record(make_run(), {"latency": [latency_row(), latency_row()]})
     assert len(store.read("latency")) == 3
-    file = store.root / "latency.csv"
-    file.write_text(file.read_text().replace("latency", "latency", 1)[:-2])
+    file = files_of(store, "latency")[0]
+    file.write_text(file.read_text()[:-2])
     with pytest.raises(StoreError):
         store.read("latency")

@@ -1,6 +1,7 @@
 """The chapters and what they show: where they are, and what has to be true before they are committed."""
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 import nbformat
 
 from labkernels.paths import BOOK, PACKAGE, ROOT
-from labkernels.store import RUNS, Store
+from labkernels.store import RUNS, Store, StoreError
+from labkernels.store.files import read_file
 from labkernels.studies.experiments import STUDIES, experiment, studies
 
 #: Tags that fold a cell's code away, or leave it out.
@@ -22,7 +24,10 @@ def chapters() -> list[Path]:
 
 
 def _parameter_problems(source: str) -> list[str]:
-    statements = ast.parse(source).body
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        return [f"parameters cell, line {error.lineno}: {error.msg}"]
     problems = [
         f"parameters cell, line {statement.lineno}: not an annotated default such as `measure: bool = False`"
         for statement in statements
@@ -36,16 +41,19 @@ def _parameter_problems(source: str) -> list[str]:
 
 
 def hygiene_problems(path: Path) -> list[str]:
-    """What a chapter's file has that it must not have, or lacks; empty if it is clean.
-
-    Raises:
-        nbformat.ValidationError: The file is no notebook of format 4.5.
-    """
-    notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
-    nbformat.validate(notebook)
+    """What a chapter's file has that it must not have, or lacks; empty if it is clean."""
+    try:
+        content = json.loads(text := read_file(path).decode())
+        version = (
+            [content.get(key) for key in ("nbformat", "nbformat_minor")] if isinstance(content, dict) else []
+        )
+        if version != [4, 5]:
+            raise ValueError(f"its format is {version or 'none'}, cell ids need [4, 5]")
+        nbformat.validate(content)
+        notebook = nbformat.reads(text, as_version=4)
+    except (OSError, ValueError, TypeError, RecursionError, nbformat.ValidationError) as error:
+        return [f"is no notebook: {str(error).splitlines()[0]}"]
     problems = []
-    if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):
-        problems.append(f"notebook format {notebook.nbformat}.{notebook.nbformat_minor}: cell ids need 4.5")
     if (kernel := notebook.metadata.get("kernelspec", {}).get("name")) != "python3":
         problems.append(f"kernel {kernel!r} is not 'python3'")
     for name, count in Counter(cell.get("id") for cell in notebook.cells).items():
@@ -69,7 +77,7 @@ def hygiene_problems(path: Path) -> list[str]:
 
 def contents_problems() -> Iterator[str]:
     """Chapters that the table of contents lacks, and entries without a chapter."""
-    listed = set(re.findall(r"(?:root|file): (\S+)", (ROOT / "_toc.yml").read_text("utf8")))
+    listed = set(re.findall(r"(?:root|file): (\S+)", _text(ROOT / "_toc.yml")))
     there = {f"{BOOK.name}/{path.stem}" for path in chapters()}
     yield from (f"{name}.ipynb is not in _toc.yml: no reader finds it" for name in sorted(there - listed))
     yield from (f"_toc.yml lists {name}: there is no {name}.ipynb" for name in sorted(listed - there))
@@ -77,7 +85,7 @@ def contents_problems() -> Iterator[str]:
 
 def experiment_problems(store: Store) -> Iterator[str]:
     """What the experiments lack between their modules, the tables of a store and the book, a sentence each."""
-    read = [path.read_text("utf8") for path in chapters()]
+    read = [_text(path) for path in chapters()]
     read += [path.read_text("utf8") for path in PACKAGE.glob("model/*.py")]
     read += [path.read_text("utf8") for path in STUDIES.glob("*/rules.py")]
     for path in sorted(STUDIES.glob("*/*.py")):
@@ -88,7 +96,10 @@ def experiment_problems(store: Store) -> Iterator[str]:
             yield f"{_shown(STUDIES / study)} has no __init__.py: an installed package would be without it"
         if not (BOOK / f"{study}.ipynb").exists():
             yield f"{_shown(STUDIES / study)} has no chapter: write book/{study}.ipynb"
-    measured = set(store.read(RUNS)["experiment"])
+    try:
+        measured = set(store.read(RUNS)["experiment"])
+    except StoreError:  # the store says what is wrong with it
+        measured = set()
     for name, study in studies().items():
         path = _shown(STUDIES / study / f"{name}.py")
         try:
@@ -107,12 +118,21 @@ def experiment_problems(store: Store) -> Iterator[str]:
             yield f"{path}: no chapter, rule or model reads the rows of experiment {name}; show its answer"
 
 
+def _text(path: Path) -> str:
+    """A file's text as far as it is one; what is wrong with a chapter's is said by `hygiene_problems`."""
+    try:
+        return read_file(path).decode("utf8", "replace")
+    except OSError:
+        return ""
+
+
 def _shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def book_problems(store: Store) -> Iterator[str]:
-    """All that is wrong with chapters, table of contents and experiments."""
+def book_problems(store: Store | None) -> Iterator[str]:
+    """All that is wrong with chapters, table of contents and, where there is a store, experiments."""
     yield from contents_problems()
-    yield from experiment_problems(store)
+    if store:
+        yield from experiment_problems(store)
     yield from (f"{path.name}: {problem}" for path in chapters() for problem in hygiene_problems(path))

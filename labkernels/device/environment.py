@@ -6,7 +6,6 @@ import os
 import platform
 import statistics
 import subprocess
-from datetime import UTC, datetime
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
@@ -120,11 +119,6 @@ def sm_clock_mhz() -> float:
     if clock is None:
         raise RuntimeError("nvidia-smi does not tell the SM clock, so that cycles have no length in ns")
     return clock
-
-
-def started() -> str:
-    """Now, as the run table writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def linker_version() -> str:

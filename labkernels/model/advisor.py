@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +13,6 @@ from labkernels.legality import IllegalOperand, Violation, violations
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
     IN_CLUSTERS,
-    MODEL,
     PREFERENCE,
     TERMS,
     Constants,
@@ -25,6 +23,7 @@ from labkernels.model.closed_form import (
     predict,
 )
 from labkernels.operand import Operand, Ring, round_up
+from labkernels.store import Store
 
 NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
 SOURCES = ("hbm", "l2", "computed")
@@ -322,14 +321,12 @@ def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
 
 def gpus() -> list[str]:
     """GPUs with fitted constants."""
-    with (MODEL / "constants.csv").open(encoding="utf8", newline="") as file:
-        return list(dict.fromkeys(row["gpu"] for row in csv.DictReader(file)))
+    return list(dict.fromkeys(row["gpu"] for row in Store().records("constants")))
 
 
 def run_ids(gpu: str) -> tuple[str, ...]:
     """Runs that a GPU's constants were fitted to."""
-    with (MODEL / "constants.csv").open(encoding="utf8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    rows = [row for row in Store().records("constants") if row["gpu"] == gpu]
     return tuple(sorted({run for row in rows for run in row["run_ids"].split(";")}))
 
 
@@ -429,13 +426,12 @@ def quantities(load: Load, index_rows: int, consumer: str) -> dict[str, float | 
 
 
 def _cited(gpu: str, load: Load, index_rows: int, consumer: str) -> list[CitedRule]:
-    with (MODEL / "verdicts.csv").open(encoding="utf8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    rows = [row for row in Store().records("verdicts") if row["gpu"] == gpu]
     said = quantities(load, index_rows, consumer)
     return [
-        CitedRule(row["rule"], row["statement"], row["outcome"], row["evidence"], row["run_id"])
+        CitedRule(row["rule"], row["statement"], row["outcome"], row["evidence"] or "", row["run_id"] or "")
         for row in rows
-        if applies(row["applies_to"], said)
+        if applies(row["applies_to"] or "", said)
     ]
 
 

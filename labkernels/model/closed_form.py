@@ -8,17 +8,13 @@ exponent of their own: requests wait for each other before the rate of L2, and l
 same formulas are in `book/_static/lab-decide.js`; the tests compare them.
 """
 
-import csv
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 from labkernels.kernels.registry import AXES
 from labkernels.mechanisms import CLUSTER, MECHANISMS
 from labkernels.operand import KIB
-from labkernels.paths import DATA
-
-MODEL = DATA / "model"
+from labkernels.store import Store
 
 #: Mechanisms that the model predicts, those with the fewest busy threads first.
 PREFERENCE = tuple(
@@ -270,15 +266,14 @@ def _sum(parts: list[float], exponent: float) -> float:
 
 
 @cache
-def constants(gpu: str, folder: Path = MODEL) -> Constants:
+def constants(gpu: str) -> Constants:
     """The fitted constants of one GPU.
 
     Raises:
         LookupError: there are none; the message names the GPUs that have them.
     """
-    with (folder / "constants.csv").open(encoding="utf8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    found = {(row["way"], row["constant"]): float(row["value"]) for row in rows if row["gpu"] == gpu}
+    rows = Store().records("constants")
+    found = {(row["way"], row["constant"]): row["value"] for row in rows if row["gpu"] == gpu}
     if not found:
         known = ", ".join(dict.fromkeys(row["gpu"] for row in rows))
         raise LookupError(

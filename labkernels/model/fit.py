@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ from labkernels.mechanisms import names
 from labkernels.model.closed_form import (
     CROSSING,
     DSM,
-    MODEL,
     PREFERENCE,
     SHARES,
     Load,
@@ -341,7 +339,7 @@ def _about(way: str, name: str) -> tuple[str, str]:
     return SHARED.get((way, name)) or OF_WAY[name]
 
 
-def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
+def save(store: Store, gpu: str) -> None:
     """Fit one GPU, and replace its rows of constants and of the rules' verdicts.
 
     Raises:
@@ -363,24 +361,10 @@ def save(store: Store, gpu: str, folder: Path = MODEL) -> Path:
          "evidence": v.sentence, "run_id": ";".join(v.run_ids), "applies_to": v.rule.applies_to}
         for v in judge(store, gpu)
     ]  # fmt: skip
-    _replace(folder / "constants.csv", gpu, rows)
-    _replace(folder / "verdicts.csv", gpu, verdicts)
+    store.write("constants", rows, replacing={"gpu": gpu})
+    store.write("verdicts", verdicts, replacing={"gpu": gpu})
     constants.cache_clear()
-    return folder
 
 
 def _text(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"
-
-
-def _replace(path: Path, gpu: str, rows: list[dict[str, str]]) -> None:
-    others = (
-        pd.read_csv(path, dtype=str, keep_default_na=False)
-        if path.exists()
-        else pd.DataFrame(columns=list(rows[0]))
-    )
-    table = pd.concat([others[others["gpu"].ne(gpu)], pd.DataFrame(rows)], ignore_index=True)
-    path.parent.mkdir(exist_ok=True)
-    new = path.with_suffix(".new")
-    table.to_csv(new, index=False, lineterminator="\n")
-    new.replace(path)

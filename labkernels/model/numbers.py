@@ -4,7 +4,7 @@ import pandas as pd
 
 from labkernels.charts.text import kib, percent
 from labkernels.model import project, validate
-from labkernels.model.closed_form import MODEL, constants
+from labkernels.model.closed_form import constants
 from labkernels.model.fit import HANDED_OVER_NAMES, NAMES
 from labkernels.store import Store
 from labkernels.store.provenance import kernels_unchanged
@@ -13,7 +13,7 @@ from labkernels.studies.stats import where
 
 def fitted(gpu: str) -> pd.DataFrame:
     """The constants of a GPU as `fit` stored them, with unit, meaning and the runs behind them."""
-    table = pd.read_csv(MODEL / "constants.csv")
+    table = Store().read("constants")
     return table[table["gpu"].eq(gpu)]
 
 

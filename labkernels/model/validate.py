@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 
 from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, choose
-from labkernels.model.closed_form import DSM, MODEL, Load, constants, predict
+from labkernels.model.closed_form import DSM, Load, constants, predict
 from labkernels.model.fit import CELL, LOAD, configurations, predicted, ring_configurations
 from labkernels.operand import KIB, column_span
-from labkernels.production import catalog
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.paged import findings as paged_findings
@@ -70,7 +69,7 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
     Raises:
         LookupError: there are none of this GPU.
     """
-    told = pd.read_csv(MODEL / "forecast.csv")
+    told = Store().read("forecast")
     told = told[told["gpu"].eq(gpu)].drop(columns="gpu")
     if told.empty:
         raise LookupError(f"no forecast of {gpu}")
@@ -280,7 +279,7 @@ def production(gpu: str) -> pd.DataFrame:
         Columns `system`, `operand`, `kernel`, `expert`, `advisor`, `no_difference`, `exact` (the same mechanism),
         `agrees` (the expert's is within 2 % of the advisor's) and `why` it is not.
     """
-    loads = catalog.read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
+    loads = Store().read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
     loads = loads[loads["alignment_bytes"].notna() & loads["mechanism"].notna()]
     # Where the cluster's shape decides and TMA is named, it may be one CTA or several: not known.
     loads = loads[loads["fan_out"].notna() | loads["mechanism"].ne("tma_tile")]

@@ -1,4 +1,7 @@
-"""What production kernels chose, operand by operand, and the features that seem to decide it."""
+"""What production kernels chose, operand by operand, and the features that seem to decide it.
+
+`python -m labkernels.production.catalog WHEEL` writes the census of FlashAttention-3 into the store.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,37 +13,25 @@ import pandas as pd
 
 from labkernels.errors import LabError
 from labkernels.mechanisms import GLOBAL, names
-from labkernels.paths import DATA
 from labkernels.production import flash_names
 from labkernels.production.census import census
+from labkernels.production.census import rows as census_rows
 from labkernels.production.dispatch import fa3
-from labkernels.store.schema import load_package
-
-CATALOG = DATA / "catalog"
+from labkernels.store import Store
 
 
-def read(table: str) -> pd.DataFrame:
-    """One table of the catalog with the types of its schema: `operands` or `fa3_census`."""
-    schema = load_package(CATALOG / "datapackage.json")[table]
-    return pd.read_csv(CATALOG / schema.path, dtype={field.name: field.dtype for field in schema.fields})
-
-
-def as_stored(census: pd.DataFrame) -> pd.DataFrame:
-    """The columns of table `fa3_census` of what `labkernels census --csv` prints, which has one for each mechanism.
-
-    Args:
-        census: Of text, as printed.
+def as_stored(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[dict[str, object]]:
+    """The columns of table `fa3_census` of a census, which has one for each mechanism and feature.
 
     Raises:
         LabError: a mechanism or feature that the table has no column for occurs.
     """
-    known = [field.name for field in load_package(CATALOG / "datapackage.json")["fa3_census"].fields]
-    for name in census.columns.difference(known, sort=False):
-        if census[name].ne("0").any():
+    for row in rows:
+        if unknown := [name for name, count in row.items() if name not in columns and count]:
             raise LabError(
-                f"kernels use {name}, for which fa3_census has no column: add one to data/catalog/datapackage.json"
+                f"kernels use {', '.join(unknown)}, for which fa3_census has no column: add it to data/datapackage.json"
             )
-    return census[known]
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def flash_kernels(census: pd.DataFrame) -> pd.DataFrame:
@@ -289,5 +280,14 @@ def compiled(path: str) -> pd.DataFrame:
     return pd.DataFrame({name: getattr(k, name) for name in named} | dict(k.mechanisms) for k in kernels)
 
 
+def main(wheel: str) -> None:
+    """Write the census of a wheel into the store; what could not be read ends it with a sentence."""
+    kernels, errors = census([Path(wheel)])
+    if errors:
+        sys.exit(f"catalog: {errors}")
+    store = Store()
+    store.write("fa3_census", as_stored(census_rows(kernels), store.tables["fa3_census"].columns))
+
+
 if __name__ == "__main__":
-    as_stored(pd.read_csv(sys.stdin, dtype=str, keep_default_na=False)).to_csv(sys.stdout, index=False)
+    main(*sys.argv[1:])

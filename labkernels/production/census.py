@@ -234,16 +234,29 @@ def _json(kernel: KernelCensus) -> dict[str, object]:
     return row | {name: dict(row[name]) for name in ("opcodes", "mechanisms", "features")}
 
 
+_OF_KERNEL = ("member", "arch", "kernel", "registers", "shared_bytes")
+_COUNTED = (*MECHANISMS, *sass.FEATURES)
+
+
+def rows(kernels: Sequence[KernelCensus]) -> list[dict[str, object]]:
+    """One row per kernel, one column per mechanism and feature, as `--csv` prints them."""
+    return [
+        {"file": Path(kernel.file).name}
+        | {column: getattr(kernel, column) for column in _OF_KERNEL}
+        | dict.fromkeys(_COUNTED, 0)
+        | dict(kernel.mechanisms)
+        | dict(kernel.features)
+        | {"opcodes": " ".join(f"{opcode}={count}" for opcode, count in kernel.opcodes)}
+        | {"reading": kernel.reading}
+        for kernel in kernels
+    ]
+
+
 def _write_csv(kernels: Sequence[KernelCensus]) -> None:
-    columns = ["file", "member", "arch", "kernel", "registers", "shared_bytes"]
-    counted = [*sass.MECHANISMS, *sass.FEATURES]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([*columns, *counted, "opcodes", "reading"])
-    for kernel in kernels:
-        counts = dict(kernel.mechanisms) | dict(kernel.features)
-        opcodes = " ".join(f"{opcode}={count}" for opcode, count in kernel.opcodes)
-        row = [Path(kernel.file).name, *(getattr(kernel, column) for column in columns[1:])]
-        writer.writerow([*row, *(counts.get(name, 0) for name in counted), opcodes, kernel.reading])
+    columns = ["file", *_OF_KERNEL, *_COUNTED, "opcodes", "reading"]
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(kernels))
 
 
 def _print_table(kernels: Sequence[KernelCensus]) -> None:

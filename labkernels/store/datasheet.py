@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import pandas as pd
-
 from labkernels.store.store import Store
 
 
@@ -28,7 +26,7 @@ class DataSheet(NamedTuple):
 
 def datasheet(gpu: str) -> DataSheet | None:
     """What table `gpus` has of a GPU, by its driver's name or that of table `published`; None if nothing."""
-    for row in Store().read("gpus").itertuples():
-        if gpu in (row.gpu, row.name):
-            return DataSheet(row.name, row.memory_gbps, None if pd.isna(row.sm_count) else int(row.sm_count))
+    for row in Store().records("gpus"):
+        if gpu in (row["gpu"], row["name"]):
+            return DataSheet(row["name"], row["memory_gbps"], row["sm_count"])
     return None

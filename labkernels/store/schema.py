@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from labkernels.errors import LabError
+from labkernels.store.files import read_file
+
+RUNS, MARKS = "runs", "marks"
+#: Of the layout and the schema; a folder that says another major version is not read.
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Problem:
 
     Attributes:
         file: File, relative to the store, or the name of the offered rows.
-        line: Line of the file, the header being line 1; of offered rows their number, from 1.
+        line: Line of the file, the header being line 1; of offered rows their number, from 1; 0 of the whole file.
         what: What is wrong there.
         fix: What to do about it.
     """
@@ -29,7 +36,30 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: {self.what}; {self.fix}"
+        return f"{self.file}{f', line {self.line}' if self.line else ''}: {self.what}; {self.fix}"
+
+
+class StoreError(LabError, ValueError):
+    """Rows or files that the store refuses; nothing was written.
+
+    Attributes:
+        problems: Each with file, line and remedy.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        more = f"\n… and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
+        super().__init__("\n".join(map(str, self.problems[:10])) + more)
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise a `StoreError` when there are problems."""
+    if problems:
+        raise StoreError(problems)
+
+
+#: What makes a spreadsheet take a text for a formula.
+FORMULA = "=+-@"
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -89,7 +119,7 @@ class Field:
         kind = _TYPES[self.type]
         try:
             value = kind.parse(text) if re.fullmatch(kind.form, text) else None
-        except ValueError:
+        except (ValueError, RecursionError):  # of JSON nested too deeply
             value = None
         if value is None or value in (math.inf, -math.inf):
             return f"{text!r} is no {self.type}", f"write it like {kind.example}"
@@ -97,6 +127,8 @@ class Field:
             return f"{text} is below the minimum {self.minimum}", f"give a value of at least {self.minimum}"
         if self.enum and text not in self.enum:
             return f"{text!r} is not allowed", f"use one of {', '.join(self.enum)}"
+        if self.type == "string" and text[0] in FORMULA:
+            return f"{text!r} is a formula to a spreadsheet", f"do not begin it with {text[0]}"
         if self.pattern and not re.fullmatch(self.pattern, text):
             return f"{text!r} does not match {self.pattern}", "write it in that form"
         return None
@@ -114,26 +146,29 @@ class Field:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its file, its columns in order, and how it hangs together with the others.
+    """One table: where it lies, its columns in order, and how it hangs together with the others.
 
     Attributes:
         name: Resource name, the one `Store.read` takes.
-        path: CSV file, relative to the store.
+        path: CSV file, relative to the store; `name/*.csv` of a table with a file for each run.
         fields: Columns in file order.
-        key: Column whose values never repeat, or "".
-        of_run: Whether every row belongs to a row of the run table (a foreign key on `run_id`).
+        of_run: Whether its rows are stored with a run, and all of them name it in `run_id`.
     """
 
     name: str
     path: str
     fields: tuple[Field, ...]
-    key: str
     of_run: bool
 
     @property
     def columns(self) -> list[str]:
         """Column names in file order."""
         return [field.name for field in self.fields]
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the table is a folder of files."""
+        return self.path.endswith("/*.csv")
 
 
 def _field(spec: dict[str, Any]) -> Field:
@@ -167,16 +202,28 @@ def load_package(path: Path) -> dict[str, Table]:
         The tables by name.
 
     Raises:
-        ValueError: A field has a type or a constraint that the store would not enforce.
+        StoreError: The file is none, is of another version, or a field has a type or a constraint that the store
+            would not enforce.
     """
-    tables = {}
-    for resource in json.loads(path.read_text(encoding="utf-8"))["resources"]:
-        schema = resource["schema"]
-        tables[resource["name"]] = Table(
-            name=resource["name"],
-            path=resource["path"],
-            fields=tuple(_field(spec) for spec in schema["fields"]),
-            key=schema.get("primaryKey", ""),
-            of_run="foreignKeys" in schema,
+    try:
+        package = json.loads(read_file(path))
+        if str(package.get("version")).partition(".")[0] != str(VERSION):
+            raise ValueError(f"version is {package.get('version')}, this program reads {VERSION}")
+        return {resource["name"]: _table(resource) for resource in package["resources"]}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = (
+            f"lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         )
-    return tables
+        fix = "restore the file from version control, or use the version of the project that wrote it"
+        raise StoreError([Problem(str(path), 0, str(reason), fix)]) from error
+
+
+def _table(resource: dict[str, Any]) -> Table:
+    schema = resource["schema"]
+    name, path = resource["name"], resource["path"]
+    if "foreignKeys" in schema and path != f"{name}/*.csv":
+        raise ValueError(
+            f"table {name}: rows of runs lie in a file each, so that path is {name}/*.csv, not {path}"
+        )
+    fields = tuple(_field(spec) for spec in schema["fields"])
+    return Table(name, path, fields, "foreignKeys" in schema and name != MARKS)

@@ -1,155 +1,255 @@
-"""The store: runs and their rows as CSV in one folder, every change whole or not at all."""
+"""The store: a folder of runs, one CSV file per run and table; a run is there whole or not at all.
+
+A run's tables are written first, its own row last: the rename of `runs/<run_id>.csv` is the moment it counts, and no
+reader looks at rows of a run that is not there. No two runs share a file, so writers need no lock, a merge is a copy,
+and nothing is ever rewritten: a run or row that is not to be used any more gets a mark, and stays.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from filelock import Timeout
-
-from labkernels.errors import LabError
+from labkernels.errors import NotMeasured
 from labkernels.paths import DATA
-from labkernels.store.journal import Journal
-from labkernels.store.schema import Problem, Table, load_package
-from labkernels.store.text import Text, frame, header, parse, render
+from labkernels.store.files import UNFINISHED, commit, read_file, stage, write_file
+from labkernels.store.folder import SUMS, Folder, are_under, stamp
+from labkernels.store.run import Run, hexdigest, id_time, listed, own_hash, parse_run, split
+from labkernels.store.schema import MARKS, RUNS, Problem, refuse
+
+if TYPE_CHECKING:  # the advisor reads its tables without pandas, which takes a second to import
+    import pandas as pd
+
+    from labkernels.store.values import Rows
 
 PACKAGE = DATA / "datapackage.json"
-RUNS = "runs"
-_RESTORE = "restore the file from version control"
-
-Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
-class StoreError(LabError, ValueError):
-    """Rows or files that the store refuses; nothing was written.
-
-    Attributes:
-        problems: Each with file, line and remedy.
-    """
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = list(problems)
-        more = f"\n… and {len(self.problems) - 10} more" if len(self.problems) > 10 else ""
-        super().__init__("\n".join(map(str, self.problems[:10])) + more)
-
-
-def new_run_id() -> str:
-    """An identifier for a run that sorts by time and never repeats, like 20260131T120000Z-9f86d081."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-
-
-class Store:
-    """A folder of measurements.
-
-    Reading and writing are safe beside other processes, and a kill at any moment loses and tears nothing:
-    `record` either happened or did not. A file that does not match its schema is refused by name and line and
-    left as it is.
+def new_run_id(at: datetime | None = None) -> str:
+    """An identifier for a run that sorts by time and never repeats, like 20260131T120000Z-9f86d081.
 
     Args:
-        root: Folder of the CSV files; made by the first write.
+        at: When the run began; now by default.
+    """
+    return f"{id_time(at or datetime.now(UTC))}-{secrets.token_hex(4)}"
+
+
+class Store(Folder):
+    """A folder of measurements.
+
+    Reading and writing are safe beside other processes, and a kill at any moment loses and tears nothing. A file that
+    does not match its schema or its checksum is refused by name and line and left as it is.
+
+    Args:
+        root: Folder of the tables; made by the first write.
         package: `datapackage.json` that describes the tables.
     """
 
     def __init__(self, root: Path | str = DATA, *, package: Path | str = PACKAGE) -> None:
-        self.root = Path(root)
-        self.package = Path(package)
-        self.tables = load_package(self.package)
-        self._journal = Journal(self.root)
-        self._frames: dict[str, tuple[tuple, dict[str, Text], pd.DataFrame]] = {}
+        super().__init__(Path(root), Path(package))
+        self._frames: dict[tuple[str, str], tuple[Any, pd.DataFrame]] = {}
 
     def read(
-        self, table: str, *, run_ids: Iterable[str] | None = None, run_columns: Sequence[str] = ()
+        self,
+        table: str,
+        *,
+        run_ids: Iterable[str] | None = None,
+        run_columns: Sequence[str] = (),
+        marked: bool = False,
     ) -> pd.DataFrame:
-        """Read one table.
+        """Read one table, runs in the order of their ids.
 
         Args:
             table: Name of the table in `datapackage.json`.
-            run_ids: Only rows of these runs.
+            run_ids: Only rows of these runs; by default of all but those with a mark on the whole run.
             run_columns: Columns of the run table to put beside each row (`gpu_name`, say).
+            marked: Take runs and rows with a mark as well.
 
         Returns:
             One row per line, dtypes by the schema; no rows but all columns when nothing is stored yet.
 
         Raises:
-            StoreError: The file does not match its schema, or lost rows.
+            StoreError: A file does not match its schema or its checksum, or is lost.
             ValueError: An unknown table, run or column.
         """
+        from labkernels.store.values import frame, stacked
+
         schema = self._schema(table)
-        texts, rows = self._loaded(table)
-        if (run_ids is not None or run_columns) and not schema.of_run and table != RUNS:
-            raise ValueError(
-                f"table {table} does not belong to runs; read it without run_ids and run_columns"
-            )
-        if run_ids is not None:
-            wanted = set(run_ids)
-            if unknown := wanted - _ids(texts[RUNS]):
+        if not schema.of_run and table != RUNS:
+            if run_ids is not None or run_columns:
                 raise ValueError(
-                    f"no run {', '.join(sorted(unknown))} in {self.root}; see {self._schema(RUNS).path}"
+                    f"table {table} does not belong to runs; read it without run_ids and run_columns"
                 )
-            rows = rows[rows["run_id"].isin(wanted)].reset_index(drop=True)
+            return frame(schema, self._cells(table))
+        runs = self._sound_runs()
+        marks = [] if marked else self.records(MARKS)
+        if run_ids is None:
+            chosen = runs.keys() - {mark["run_id"] for mark in marks if mark["table"] is None}
+        elif unknown := (chosen := set(run_ids)) - runs.keys():
+            raise ValueError(f"no run {', '.join(sorted(unknown))} in {self.root / RUNS}")
+        if table == RUNS:
+            rows = self._run_rows(runs)
+            return rows[rows["run_id"].isin(chosen)].reset_index(drop=True)
+        wheres: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for mark in marks:
+            wheres.setdefault((mark["run_id"], mark["table"]), []).append(mark["where"] or {})
+        of_table = [run for run in runs.values() if run.id in chosen and table in run.rows]
+        rows = stacked(schema, [self._frame(table, run, wheres.get((run.id, table), [])) for run in of_table])
         if run_columns:
-            runs = self._loaded(RUNS)[1]
-            if unknown := set(run_columns) - set(runs):
-                raise ValueError(f"runs have no column {', '.join(unknown)}; they have {', '.join(runs)}")
-            rows = rows.merge(runs[["run_id", *run_columns]], on="run_id", how="left")
+            beside = self._run_rows(runs)
+            if unknown := set(run_columns) - set(beside):
+                raise ValueError(f"runs have no column {', '.join(unknown)}; they have {', '.join(beside)}")
+            rows = rows.merge(beside[["run_id", *run_columns]], on="run_id", how="left")
         return rows
+
+    def require_runs(self) -> None:
+        """Make sure that there is something to read.
+
+        Raises:
+            NotMeasured: The folder is missing or holds no runs.
+        """
+        if not self._files(RUNS):
+            what = "holds no runs" if self.root.is_dir() else "is no folder"
+            raise NotMeasured(f"{self.root} {what}: give the folder that holds {RUNS}/, or measure into it")
 
     def record(self, run: Mapping[str, Any], tables: Mapping[str, Rows]) -> str:
         """Store a run and all its rows, or nothing.
 
         Args:
-            run: The run's row: environment, parameters and its `run_id`; the column `rows` is filled in here.
+            run: The run's row: environment, parameters and its `run_id`; `rows` and `rows_sha256` are filled in here.
             tables: Rows by table name; their `run_id` is filled in here.
 
         Returns:
             The run's id.
 
         Raises:
-            StoreError: The rows or the files they would join do not match the schema, or the run is stored
-                already.
+            StoreError: The rows do not match the schema, or the run is stored already.
             OSError: The disk is full, say. The message tells whether the run is safe.
         """
+        from labkernels.store.values import plain, render
+
         run_id = run.get("run_id")
-        rows = {name: _records(given) for name, given in tables.items()}
-        counts = {name: len(records) for name, records in sorted(rows.items()) if records}
+        given = {name: plain(rows) for name, rows in sorted(tables.items())}
+        counts = {name: len(rows) for name, rows in given.items() if rows}
         if not counts:
             raise ValueError(f"run {run_id} has no rows; a run is stored with at least one")
-        for name in rows:
+        for name in given:
             if not self._schema(name).of_run:
                 raise ValueError(
                     f"table {name} does not hold rows of runs; record rows of a table with a run_id"
                 )
-        new = {
-            name: render(self._schema(name), ({"run_id": run_id, **record} for record in rows[name]))
+        made = {
+            name: render(self.tables[name], [{"run_id": run_id, **row} for row in given[name]])
             for name in counts
         }
-        described = {**run, "rows": ";".join(f"{name}={count}" for name, count in counts.items())}
-        new[RUNS] = render(self._schema(RUNS), [described])
-        _refuse([problem for text in new.values() for problem in text.problems])
-        _refuse(
-            [
-                replace(problem, file=f"new rows for {problem.file}", line=problem.line - 1)
-                for name in counts
-                for problem in self._relations(name, new[name], new[RUNS])
-            ]
-        )
-        self.root.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            self._settle()
-            if run_id in _ids(self._sound(counts)[RUNS]):
-                raise StoreError([self._duplicate(run_id, "is already stored")])
-            self._commit({name: text.lines for name, text in new.items()})
-        return str(run_id)
+        sums = {name: hexdigest(data) for name, data in made.items()}
+        row = {**run, "rows": listed(counts), "rows_sha256": listed(sums)}
+        sums[RUNS] = own_hash(render(self.tables[RUNS], [row]))
+        data = render(self.tables[RUNS], [row | {"rows_sha256": listed(sums)}])
+        final = self._file(RUNS, str(run_id))
+        read, problems = parse_run(self.tables[RUNS], data, f"{RUNS}/{run_id}.csv")
+        for name in made if read else ():
+            problems += self._rows_in({f"new rows for {name}": made[name]}, name, read).problems
+        refuse(problems)
+        if final.exists():
+            self._refuse([self._duplicate(final, "is already stored")])
+        try:
+            self._add(final.stem, {name: split(data) for name, data in made.items()}, data)
+        except BaseException as error:
+            told = "the run is stored"
+            if not final.exists():
+                self._discard(final, made)
+                told = "nothing was stored; record it again when that is mended"
+            if isinstance(error, OSError):
+                raise OSError(error.errno, f"{error.strerror}; {told}", str(self.root)) from error
+            raise
+        return final.stem
+
+    def mark(
+        self,
+        run_id: str,
+        kind: str,
+        reason: str,
+        *,
+        table: str | None = None,
+        where: Sequence[Mapping[str, Any]] = (),
+    ) -> Path:
+        """Say that a run or some of its rows are not to be used any more; they stay where they are.
+
+        Args:
+            run_id: The run.
+            kind: `superseded`, by a later run, or `suspect`.
+            reason: One sentence for those who find the mark.
+            table: Only rows of this table.
+            where: Which rows: those whose columns have the values of one of these; all by default.
+
+        Returns:
+            The file of the mark.
+
+        Raises:
+            StoreError: There is no such run, table or row.
+        """
+        from labkernels.store.values import render
+
+        mark = {
+            "run_id": run_id,
+            "table": table,
+            "kind": kind,
+            "reason": reason,
+            "marked_utc": datetime.now(UTC),
+        }
+        data = render(self.tables[MARKS], [mark | {"where": dict(one) or None} for one in where or [{}]])
+        refuse(self._mark_problems(data, "new mark", self._sound_runs()))
+        path = self._file(MARKS, f"{run_id}-{secrets.token_hex(4)}")
+        write_file(path, data)
+        return path
+
+    def write(self, table: str, rows: Rows, *, replacing: Mapping[str, Any] | None = None) -> Path:
+        """Write a table without runs anew, and its checksum.
+
+        Args:
+            table: Of the tables that hold no rows of runs.
+            rows: Its new rows; a text is written as it is.
+            replacing: Which rows go: those whose columns have these values, all by default. Others stay as they are.
+
+        Returns:
+            Its file.
+
+        Raises:
+            StoreError: The rows do not match the schema.
+            ValueError: The table's rows belong to runs, which are never replaced.
+        """
+        from labkernels.store.values import plain, render
+
+        schema = self._schema(table)
+        if schema.is_folder:
+            raise ValueError(
+                f"table {table} belongs to runs, whose rows are never replaced; record a new run"
+            )
+        cells = self._cells(table) if replacing else []
+        under = are_under([replacing or {}], schema, cells)
+        kept = [
+            dict(zip(schema.columns, row, strict=True))
+            for row, goes in zip(cells, under, strict=True)
+            if not goes
+        ]
+        data = render(schema, [*kept, *plain(rows)], as_text=True)
+        sums, problems = self._sums()
+        self._refuse(problems)
+        sums[schema.path] = hexdigest(data)
+        write_file(self.root / schema.path, data)
+        write_file(self.root / SUMS, "".join(f"{sums[path]}  {path}\n" for path in sorted(sums)).encode())
+        return self.root / schema.path
 
     def merge(self, other: Path | str) -> list[str]:
-        """Take over the runs of another store folder that are not here, all of them or none.
+        """Copy the runs and marks of another store folder that are not here.
+
+        A merge that is cut short leaves whole runs; the next one takes the rest.
 
         Args:
             other: Folder of the other store; only read.
@@ -158,211 +258,65 @@ class Store:
             Ids of the runs that are new here.
 
         Raises:
-            StoreError: A file on either side does not match its schema, or a run is on both sides with
-                different content.
-            FileNotFoundError: There is no run table in the other folder.
+            StoreError: A file of the other folder does not match its schema or its checksum, or a run is on both
+                sides with different content. Nothing was copied.
+            NotMeasured: There are no runs in the other folder.
         """
-        source = Store(other, package=self.package)
-        names = [name for name, table in self.tables.items() if table.of_run]
-        with source._locked():
-            texts = source._sound([RUNS, *names])
-        _refuse(source._undescribed(texts[RUNS]))
-        theirs = _by_run(texts)
-        if not theirs:
-            raise FileNotFoundError(
-                f"no runs in {source.root}; give the folder that holds {self._schema(RUNS).path}"
-            )
-        self.root.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            self._settle()
-            ours = _by_run(self._sound(names))
-            _refuse(
-                [
-                    self._duplicate(run_id, f"differs from the run of that id in {source.root}")
-                    for run_id in theirs.keys() & ours.keys()
-                    if theirs[run_id] != ours[run_id]
-                ]
-            )
-            new = sorted(theirs.keys() - ours.keys())
-            if new:
-                lines: dict[str, list[str]] = {}
-                for run_id in new:
-                    for name, added in theirs[run_id].items():
-                        lines.setdefault(name, []).extend(added)
-                self._commit(lines)
-        return new
+        theirs = Store(other, package=self.package)
+        theirs.require_runs()
+        theirs._refuse(theirs._run_problems())
+        mine = {path: self._file(kind, path.stem) for kind in (RUNS, MARKS) for path in theirs._files(kind)}
+        differing = [at for path, at in mine.items() if at.exists() and read_file(at) != read_file(path)]
+        self._refuse([self._duplicate(path, f"differs from that of {theirs.root}") for path in differing])
+        new = [run for run in theirs._sound_runs().values() if not self._file(RUNS, run.id).exists()]
+        for run in new:
+            files = {name: [*map(read_file, theirs._parts(name, run.id))] for name in run.rows}
+            self._add(run.id, files, read_file(theirs._file(RUNS, run.id)))
+        for path in theirs._files(MARKS):
+            if not mine[path].exists():
+                write_file(mine[path], read_file(path))
+        return [run.id for run in new]
 
-    def check(self) -> list[Problem]:
-        """Finish what a killed writer began, then list all that is wrong in the folder.
+    def _frame(self, table: str, run: Run, wheres: list[Mapping[str, Any]]) -> pd.DataFrame:
+        """Rows of a run in one table without those under marks; read again only when a file or a mark has changed."""
+        from labkernels.store.values import frame
 
-        A folder inside it that has a `datapackage.json` of its own holds tables without runs.
-        """
-        with self._locked():
-            # What stops it is found below, with everything else.
-            with suppress(StoreError, OSError):
-                self._settle()
-            pending = self._journal.pending()
-            texts = {name: self._text(name, pending) for name in self.tables}
-        problems = [problem for text in texts.values() for problem in text.problems]
-        if pending:
-            what = f"lines of {', '.join(pending)} wait here to be written into their tables"
-            fix = "mend the other problems, or free the disk, and check again"
-            problems.append(Problem(self._journal.name, 1, what, fix))
-        if not texts[RUNS].problems:
-            problems += self._undescribed(texts[RUNS])
-            for name, table in self.tables.items():
-                if table.of_run and not texts[name].problems:
-                    problems += self._relations(name, texts[name], texts[RUNS])
-        known = {table.path for table in self.tables.values()}
-        for package in sorted(self.root.glob("*/datapackage.json")):
-            folder = package.parent.relative_to(self.root).as_posix()
-            for table in load_package(package).values():
-                name = f"{folder}/{table.path}"
-                known.add(name)
-                problems += parse(table, (self.root / name).read_bytes(), name).problems
-        for path in sorted(self.root.rglob("*.csv")):
-            if (name := path.relative_to(self.root).as_posix()) not in known:
-                fix = f"describe it in {self.package.name} or remove it"
-                problems.append(Problem(name, 1, "the file is no table of the store", fix))
-        return problems
+        now = (wheres, *map(stamp, self._parts(table, run.id)))
+        if self._frames.get((table, run.id), (None,))[0] != now:
+            schema, text = self.tables[table], self._rows(table, run)
+            self._refuse(text.problems)
+            under = are_under(wheres, schema, text.cells) if wheres else repeat(False)
+            kept = [cells for cells, is_under in zip(text.cells, under, strict=False) if not is_under]
+            self._frames[table, run.id] = now, frame(schema, kept)
+        return self._frames[table, run.id][1]
 
-    def _schema(self, name: str) -> Table:
-        if name not in self.tables:
-            raise ValueError(f"no table {name!r}; {self.package.name} describes {', '.join(self.tables)}")
-        return self.tables[name]
+    def _run_rows(self, runs: dict[str, Run]) -> pd.DataFrame:
+        """The run table; made again only when a run came or changed."""
+        from labkernels.store.values import frame
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            with self._journal.lock():
-                yield
-        except Timeout as error:
-            raise TimeoutError(
-                f"{error.lock_file} is held by another process; end it, or wait for it"
-            ) from error
+        if self._frames.get((RUNS, ""), (None,))[0] != runs:
+            cells = [[*run.cells.values()] for run in runs.values()]
+            self._frames[RUNS, ""] = runs, frame(self.tables[RUNS], cells)
+        return self._frames[RUNS, ""][1]
 
-    def _loaded(self, table: str) -> tuple[dict[str, Text], pd.DataFrame]:
-        """A table, with the run table where it needs it; parsed again only when a file has changed."""
-        with self._locked():
-            files = (
-                self.root / self._schema(table).path,
-                self.root / self._schema(RUNS).path,
-                self.root / self._journal.name,
-            )
-            stamp = tuple(
-                (found.st_ino, found.st_mtime_ns, found.st_size)
-                if file.exists() and (found := file.stat())
-                else ()
-                for file in files
-            )
-            if self._frames.get(table, ((),))[0] != stamp:
-                texts = self._sound([table])
-                self._frames[table] = (stamp, texts, frame(self._schema(table), texts[table].cells))
-        _, texts, rows = self._frames[table]
-        return texts, rows.copy()
+    def _duplicate(self, path: Path, what: str) -> Problem:
+        return Problem(self._name(path), 0, what, "give the new one an id of its own")
 
-    def _text(self, name: str, pending: Mapping[str, list[str]]) -> Text:
-        """A table's file with what is pending for it, which is there already if one of its runs is."""
-        table = self.tables[name]
-        try:
-            text = parse(table, (self.root / table.path).read_bytes(), table.path)
-        except FileNotFoundError:
-            text = Text()
-        added = pending.get(name, [])
-        if added and not text.problems and added[0].split(",")[0] not in _ids(text):
-            more = parse(table, _bytes(table, added), self._journal.name)
-            text = Text(text.lines + more.lines, text.cells + more.cells, more.problems)
-        return text
+    def _add(self, run_id: str, files: Mapping[str, Sequence[bytes]], run: bytes) -> None:
+        """Write a run's files, its own last; while that is staged it says whose the others are."""
+        final = self._file(RUNS, run_id)
+        staged = stage(final, run)
+        for name, parts in files.items():
+            for number, part in enumerate(parts, start=1):
+                write_file(self._file(name, run_id if number == 1 else f"{run_id}.{number}"), part)
+        commit(staged, final)
 
-    def _sound(self, names: Iterable[str]) -> dict[str, Text]:
-        """Tables, with the run table where they need it, refused when anything is wrong with them."""
-        pending = self._journal.pending()
-        needed = dict.fromkeys([*names, *([RUNS] if any(self.tables[name].of_run for name in names) else [])])
-        texts = {name: self._text(name, pending) for name in needed}
-        _refuse([problem for text in texts.values() for problem in text.problems])
-        _refuse(
-            [
-                problem
-                for name in names
-                if self.tables[name].of_run
-                for problem in self._relations(name, texts[name], texts[RUNS])
-            ]
-        )
-        return texts
-
-    def _relations(self, name: str, text: Text, runs: Text) -> list[Problem]:
-        """Rows against runs: none without a run, none lost or added, shared columns (the GPU, say) equal."""
-        table, run_table = self.tables[name], self.tables[RUNS]
-        known = {cells[0]: dict(zip(run_table.columns, cells, strict=True)) for cells in runs.cells}
-        shared = [(at, column) for at, column in enumerate(table.columns) if column in run_table.columns]
-        problems = []
-        found: Counter[str] = Counter()
-        for line, cells in enumerate(text.cells, start=2):
-            run = known.get(cells[0])
-            if run is None:
-                what = f"run {cells[0]} is not in {run_table.path}"
-                problems.append(Problem(table.path, line, what, "restore its line there, or remove this row"))
-                continue
-            found[cells[0]] += 1
-            for at, column in shared:
-                if cells[at] != run[column]:
-                    what = f"{column} is {cells[at]!r} and {run[column]!r} in run {cells[0]}"
-                    problems.append(
-                        Problem(table.path, line, what, f"correct it, or take {column} out of the table")
-                    )
-        for run_id, run in known.items():
-            expected = _counts(run["rows"]).get(name, 0)
-            if found[run_id] != expected:
-                what = f"run {run_id} was stored with {expected} rows and {found[run_id]} are here"
-                problems.append(Problem(table.path, len(text.cells) + 1, what, _RESTORE))
-        return problems
-
-    def _undescribed(self, runs: Text) -> list[Problem]:
-        """Runs with rows in a table that the package does not know, so that nobody checks or merges them."""
-        at = self.tables[RUNS].columns.index("rows")
-        return [
-            Problem(
-                self.tables[RUNS].path,
-                line,
-                f"rows names table {name}",
-                f"describe it in {self.package.name}",
-            )
-            for line, cells in enumerate(runs.cells, start=2)
-            for name in _counts(cells[at])
-            if name not in self.tables
-        ]
-
-    def _duplicate(self, run_id: str, what: str) -> Problem:
-        runs = self._text(RUNS, self._journal.pending())
-        line = next(line for line, cells in enumerate(runs.cells, start=2) if cells[0] == run_id)
-        return Problem(
-            self.tables[RUNS].path, line, f"run {run_id} {what}", "give the new run an id of its own"
-        )
-
-    def _commit(self, lines: dict[str, list[str]]) -> None:
-        try:
-            self._journal.begin(lines)
-            self._settle()
-        except OSError as error:
-            outcome = (
-                f"the run is stored, in {self.root / '.store'}, and the next write brings it into its tables"
-                if self._journal.pending()
-                else "nothing was stored; record it again when that is mended"
-            )
-            raise OSError(error.errno, f"{error.strerror}; {outcome}", str(self.root)) from error
-
-    def _settle(self) -> None:
-        """Write pending lines into their tables. Call with the lock held."""
-        self._journal.tidy()
-        pending = self._journal.pending()
-        if not pending:
-            return
-        for name in pending:
-            table = self._schema(name)
-            text = self._text(name, pending)
-            _refuse(text.problems)
-            self._journal.write(self.root / table.path, _bytes(table, text.lines))
-        self._journal.end()
+    def _discard(self, final: Path, tables: Iterable[str]) -> None:
+        """Remove what there is of a run that could not be stored; no one else has its id."""
+        staged = final.parent.glob(f"{final.name}.*{UNFINISHED}")
+        for path in [*staged, *(part for name in tables for part in self._parts(name, final.stem))]:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def published(
@@ -388,32 +342,3 @@ def published(
         if wanted is not None:
             rows = rows[rows[column] == wanted]
     return rows.reset_index(drop=True)
-
-
-def _records(rows: Rows) -> list[dict[str, Any]]:
-    return rows.to_dict("records") if isinstance(rows, pd.DataFrame) else [dict(row) for row in rows]
-
-
-def _counts(rows: str) -> dict[str, int]:
-    return {name: int(count) for name, count in (part.split("=") for part in rows.split(";"))}
-
-
-def _ids(text: Text) -> set[str]:
-    return {cells[0] for cells in text.cells}
-
-
-def _bytes(table: Table, lines: Iterable[str]) -> bytes:
-    return (header(table) + "".join(f"{line}\n" for line in lines)).encode()
-
-
-def _by_run(texts: Mapping[str, Text]) -> dict[str, dict[str, list[str]]]:
-    runs: dict[str, dict[str, list[str]]] = {}
-    for name, text in texts.items():
-        for line, cells in zip(text.lines, text.cells, strict=True):
-            runs.setdefault(cells[0], {}).setdefault(name, []).append(line)
-    return runs
-
-
-def _refuse(problems: Sequence[Problem]) -> None:
-    if problems:
-        raise StoreError(problems)

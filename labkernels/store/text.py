@@ -1,28 +1,21 @@
-"""CSV text of one table: values to lines, lines to checked cells, cells to a frame.
+"""CSV text of one table: lines to checked cells, cells to values. Nothing here needs pandas.
 
-Every cell sits on one line (no line break inside quotes), so a fault has a line number and old lines can be
-kept byte for byte.
+Every cell sits on one line (no line break inside quotes), so a fault has a line number.
 """
 
 from __future__ import annotations
 
 import csv
-import io
-import json
-import numbers
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pandas as pd
+from labkernels.store.schema import Problem, Table
 
-from labkernels.store.schema import Field, Problem, Table
-
-_RESTORE = "restore the file from version control, or mend this line"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+RESTORE = "restore the file from version control"
+_MEND = f"{RESTORE}, or mend this line"
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass
@@ -30,19 +23,12 @@ class Text:
     """A table as it stands in a file.
 
     Attributes:
-        lines: Rows as they are written, no header, no line ends; row i is line i + 2 of the file.
-        cells: The same rows split into cells.
+        cells: Its rows, a cell for each column of the table; row i is line i + 2 of the file.
         problems: What is wrong with them. Lines that do not split into the columns are left out above.
     """
 
-    lines: list[str] = field(default_factory=list)
     cells: list[list[str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-
-
-def header(table: Table) -> str:
-    """The header line of a table's file."""
-    return ",".join(table.columns) + "\n"
 
 
 def parse(table: Table, data: bytes, file: str) -> Text:
@@ -58,7 +44,7 @@ def parse(table: Table, data: bytes, file: str) -> Text:
     """
     text = Text()
 
-    def problem(line: int, what: str, fix: str = _RESTORE) -> None:
+    def problem(line: int, what: str, fix: str = _MEND) -> None:
         text.problems.append(Problem(file, line, what, fix))
 
     try:
@@ -70,15 +56,16 @@ def parse(table: Table, data: bytes, file: str) -> Text:
         problem(1, "begins with a byte order mark", "save the file as UTF-8 without one")
         return text
     first, *lines = decoded.split("\n")
-    if first != header(table).rstrip("\n"):
-        problem(1, _header_fault(table, first))
+    columns = first.split(",")
+    if fault := _header_fault(table, columns):
+        problem(1, *fault)
         return text
     if not lines:
         problem(1, "the file ends inside this line")
     elif lines.pop() != "":
         problem(len(lines) + 2, "the file ends inside this line")
     for number, line in enumerate(lines, start=2):
-        if not line.isprintable() and (control := _CONTROL.search(line)):
+        if not line.isprintable() and (control := CONTROL.search(line)):
             problem(
                 number, f"holds the control character {control[0]!r}", "save the file with plain LF line ends"
             )
@@ -88,30 +75,34 @@ def parse(table: Table, data: bytes, file: str) -> Text:
         except csv.Error as error:
             problem(number, f"is no CSV ({error})")
             continue
-        if len(cells) != len(table.fields):
-            problem(number, f"has {len(cells)} cells and the table {len(table.fields)} columns")
+        if len(cells) != len(columns):
+            problem(number, f"has {len(cells)} cells and the table {len(columns)} columns")
             continue
-        text.lines.append(line)
         text.cells.append(cells)
+    if columns != table.columns:
+        at = [columns.index(name) if name in columns else -1 for name in table.columns]
+        text.cells = [[cells[i] if i >= 0 else "" for i in at] for cells in text.cells]
     if not text.problems:
-        text.problems = [*_cell_problems(table, text, file), *_key_problems(table, text, file)]
+        text.problems = list(_cell_problems(table, text, file))
     return text
 
 
-def _header_fault(table: Table, first: str) -> str:
-    if not first:
-        return "has no header"
-    if first.endswith("\r"):
-        return "ends in CR LF instead of LF"
-    columns = first.split(",")
-    missing = [name for name in table.columns if name not in columns]
+def _header_fault(table: Table, columns: list[str]) -> tuple[str, str] | None:
+    """What is wrong with a header, and the remedy. A file may be older than a column that may be empty."""
+    if columns == [""]:
+        return "has no header", RESTORE
+    if columns[-1].endswith("\r"):
+        return "ends in CR LF instead of LF", _MEND
+    missing = [field.name for field in table.fields if field.required and field.name not in columns]
     unknown = [name for name in columns if name not in table.columns]
     if missing or unknown:
-        faults = [f"lacks {', '.join(missing)}"] * bool(missing) + [
-            f"has unknown {', '.join(unknown)}"
-        ] * bool(unknown)
-        return f"the header {' and '.join(faults)}"
-    return f"the header's columns are not in the order {', '.join(table.columns)}"
+        faults = [f"lacks {', '.join(missing)}"] * bool(missing)
+        faults += [f"has unknown {', '.join(unknown)}"] * bool(unknown)
+        newer = ", or use the version of the project that measured it" if unknown else ""
+        return f"the header {' and '.join(faults)}", _MEND + newer
+    if columns != [name for name in table.columns if name in columns]:
+        return f"the header's columns are not in the order {', '.join(table.columns)}", _MEND
+    return None
 
 
 def _cell_problems(table: Table, text: Text, file: str) -> Iterable[Problem]:
@@ -124,99 +115,8 @@ def _cell_problems(table: Table, text: Text, file: str) -> Iterable[Problem]:
                     yield Problem(file, number, f"column {spec.name}: {what}", fix)
 
 
-def _key_problems(table: Table, text: Text, file: str) -> Iterable[Problem]:
-    if table.key:
-        at = table.columns.index(table.key)
-        seen: dict[str, int] = {}
-        for number, cells in enumerate(text.cells, start=2):
-            if cells[at] in seen:
-                what = f"{table.key} {cells[at]} is already on line {seen[cells[at]]}"
-                yield Problem(file, number, what, "keep the right one of the two")
-            seen.setdefault(cells[at], number)
-
-
-def render(table: Table, rows: Iterable[Mapping[str, Any]]) -> Text:
-    """Write rows as lines of a table's file, and check them as they would be read back.
-
-    Args:
-        table: Schema of the rows.
-        rows: Column name to value; None, NaN and NA are empty cells.
-
-    Returns:
-        The rows and what is wrong with them, `Problem.line` being the number of the row, from 1.
-    """
-    file = f"new rows for {table.path}"
-    problems = []
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    for number, row in enumerate(rows, start=1):
-        for name in row.keys() - set(table.columns):
-            fix = f"the columns are {', '.join(table.columns)}"
-            problems.append(Problem(file, number, f"column {name} is not in the table", fix))
-        cells = []
-        for spec in table.fields:
-            try:
-                cells.append(_cell(spec, row.get(spec.name)))
-            except (TypeError, ValueError) as error:
-                problems.append(
-                    Problem(file, number, f"column {spec.name}: {error}", f"give a value of type {spec.type}")
-                )
-        if not problems:
-            writer.writerow(cells)
-    if problems:
-        return Text(problems=problems)
-    text = parse(table, (header(table) + buffer.getvalue()).encode(), file)
-    text.problems = [replace(problem, line=problem.line - 1) for problem in text.problems]
-    return text
-
-
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (numbers.Integral,),
-    "number": (numbers.Real,),
-    "boolean": (bool, np.bool_),
-    "datetime": (datetime, str),
-    "object": (dict, str),
-}
-
-
-def _cell(spec: Field, value: Any) -> str:
-    if pd.api.types.is_scalar(value) and pd.isna(value):
-        return ""
-    truth = isinstance(value, bool | np.bool_)
-    # A column of integers with a gap is a float column in pandas.
-    if spec.type == "integer" and isinstance(value, float | np.floating) and float(value).is_integer():
-        value = int(value)
-    if not isinstance(value, _PYTHON_TYPES[spec.type]) or (truth and spec.type != "boolean"):
-        raise ValueError(f"{value!r} is no {spec.type}")
-    if truth:
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return json.dumps(value, sort_keys=True, allow_nan=False)
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone")
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    if isinstance(value, str):
-        if control := _CONTROL.search(value):
-            raise ValueError(f"{value!r} holds the control character {control[0]!r}")
-        value.encode()  # a lone surrogate is refused here, by name
-        return value
-    if isinstance(value, numbers.Integral):
-        return str(int(value))
-    return repr(float(value))
-
-
-def frame(table: Table, cells: list[list[str]]) -> pd.DataFrame:
-    """Rows as a frame whose dtypes come from the schema, also when there are none."""
-    columns = list(zip(*cells, strict=True)) or [()] * len(table.fields)
-    return pd.DataFrame(
-        {spec.name: _series(spec, column) for spec, column in zip(table.fields, columns, strict=True)}
-    )
-
-
-def _series(spec: Field, column: Sequence[str]) -> pd.Series:
-    """A column's values; each text is parsed once, as most stand in many rows."""
-    dtype = spec.dtype
-    value = {cell: cell or None if dtype == "str" else spec.parse(cell) for cell in set(column)}
-    return pd.Series([value[cell] for cell in column], dtype=dtype)
+def records(table: Table, cells: list[list[str]]) -> list[dict[str, Any]]:
+    """Rows as values by column name, None where a cell is empty."""
+    return [
+        {spec.name: spec.parse(cell) for spec, cell in zip(table.fields, row, strict=True)} for row in cells
+    ]

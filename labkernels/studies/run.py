@@ -6,12 +6,13 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
 from labkernels.device import Gpu
-from labkernels.device.environment import Monitor, describe, started
+from labkernels.device.environment import Monitor, describe
 from labkernels.errors import LabError
 from labkernels.kernels.build import SANITIZER
 from labkernels.protocols.experiment import Item
@@ -90,7 +91,8 @@ def run(
     store = store or Store()
     if missing := one.available():
         raise Skipped(missing)
-    record = {"run_id": new_run_id(), "started_utc": started(), "experiment": name, "preset": preset}
+    started = datetime.now(UTC)
+    record = {"run_id": new_run_id(started), "started_utc": started, "experiment": name, "preset": preset}
     began = time.monotonic()
     with Monitor() as monitor:
         result = one.measure(gpu, parameters, bar)

@@ -3,10 +3,8 @@
 import sys
 from typing import Any
 
-import pandas as pd
-
-from labkernels.paths import DATA
 from labkernels.production.census import census
+from labkernels.store import Store
 from labkernels.studies.gemm.build import BuildError, build
 from labkernels.studies.gemm.family import ARCHES, family, of_symbol
 from labkernels.studies.gemm.library import Library
@@ -49,11 +47,11 @@ def rows(arch: str) -> list[dict[str, Any]]:
 def main() -> int:
     """Write the table; 1 when a library cannot be built."""
     try:
-        table = pd.DataFrame([row for arch in ARCHES for row in rows(arch)])
+        found = [row for arch in ARCHES for row in rows(arch)]
     except BuildError as error:
         print(f"gemm census: {error}", file=sys.stderr)
         return 1
-    table.to_csv(DATA / "gemm_census.csv", index=False, lineterminator="\n")
+    Store().write("gemm_census", found)
     return 0
 
 

@@ -5,9 +5,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-import pandas as pd
-
-from labkernels.paths import DATA
+from labkernels.store import Store
 from labkernels.studies.gemm.shapes import SHAPES, Shape
 
 PACKAGE = "nvidia-matmul-heuristics"
@@ -55,10 +53,10 @@ def _row(shape: Shape, rank: int, choice: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Write the table."""
     try:
-        table = pd.DataFrame(rows())
+        found = rows()
     except ModuleNotFoundError:
         sys.exit(f"gemm predict: {PACKAGE} is not installed: pip install {PACKAGE}")
-    table.to_csv(DATA / "gemm_predicted.csv", index=False, lineterminator="\n")
+    Store().write("gemm_predicted", found)
     sys.stdout.flush()
     os._exit(0)  # version 0.1.0.27 crashes while the interpreter ends
 
