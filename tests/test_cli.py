@@ -56,8 +56,9 @@ def test_check_finds_the_stored_data_sound(capsys):
 
 
 @pytest.fixture
-def copied(tmp_path):
-    """A folder with one stored run."""
+def copied(tmp_path, monkeypatch):
+    """A folder with one stored run, and a book without a fault."""
+    monkeypatch.setattr(hygiene, "book_problems", lambda store: [])
     run_id = select.latest_run(Store(), "latency")
     for file in DATA.glob(f"*/{run_id}*.csv"):
         (tmp_path / file.parent.name).mkdir()

@@ -43,7 +43,7 @@ EXPERIMENT = Experiment("speed", "How fast does a wave run?", ("wave_speed",), P
 '''
 TABLE = {
     "name": "wave_speed",
-    "path": "wave_speed.csv",
+    "path": "wave_speed/*.csv",
     "description": "Waves; one row per round.",
     "schema": {
         "fields": [
