@@ -1,17 +1,17 @@
-"""What of the device layer shows without a GPU: errors in sentences, nvidia-smi's lines, the filling kernel."""
+"""What of the device layer shows without a GPU: errors in sentences, which GPU is asked, power, the filling kernel."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
+from cuda.bindings import driver, nvml
 
-from labkernels.device import Gpu, NoGpu, gpu
-from labkernels.device.environment import summarize_samples
+from labkernels.device import Gpu, NoGpu, board, energy, environment, gpu
 from labkernels.device.random_fill import random_words
 from labkernels.errors import StalledWait
 from labkernels.kernels import entry
+from labkernels.store import Store
 
 RESULT = driver.CUresult
 
@@ -71,16 +71,214 @@ def test_a_stalled_wait_names_kernel_barrier_and_block():
     assert "tma_bulk.stream: block 17" in str(error) and "full[3]" in str(error)
 
 
-def test_samples_of_the_monitor():
-    text = "1980, 3201, 350.5, 48, 0x0\n1755, 3201, 690.0, 61, 0x0000000000000004\n1900, 3201, [N/A], 60, 0x1\n19"
-    summary = summarize_samples(text)
-    assert summary["sm_clock_mhz_min"] == 1755 and summary["sm_clock_mhz_max"] == 1980
-    assert summary["power_w_max"] == 690 and summary["temperature_c_max"] == 61
-    assert summary["throttle_reasons"] == "power_cap"
+class Refused(nvml.NvmlError):
+    """NVML's own needs its library for a text."""
+
+    def __init__(self):
+        Exception.__init__(self)
 
 
-def test_no_samples_are_empty_columns():
-    assert set(summarize_samples("").values()) == {None, ""}
+GPUS = {
+    "GPU-aaaa": {"clock": 1000, "power": 100_000, "energy": 1_000_000, "processes": ["ours", "another's"]},
+    "GPU-bbbb": {"clock": 1980, "power": 650_500, "energy": 7_000_000, "processes": ["ours"]},
+    "MIG-cccc": {},
+}
+
+
+class TwoGpus:
+    """NVML of a machine with two GPUs, of which it lists the slow one first."""
+
+    NvmlError, ClockType, TemperatureSensors = nvml.NvmlError, nvml.ClockType, nvml.TemperatureSensors
+
+    def init_v2(self):
+        pass
+
+    def device_get_handle_by_uuid(self, uuid):
+        if uuid not in GPUS:
+            raise Refused
+        return uuid
+
+    def device_get_device_handle_from_mig_device_handle(self, handle):
+        return {"MIG-cccc": "GPU-bbbb"}[handle]
+
+    def device_get_clock_info(self, handle, kind):
+        return GPUS[handle]["clock"] if kind == nvml.ClockType.CLOCK_SM else 3201
+
+    def device_get_power_usage(self, handle):
+        return GPUS[handle]["power"]
+
+    def device_get_enforced_power_limit(self, handle):
+        return 700_000
+
+    def device_get_total_energy_consumption(self, handle):
+        return GPUS[handle]["energy"]
+
+    def device_get_temperature_v(self, handle, sensor):
+        raise RuntimeError("function nvmlDeviceGetTemperatureV is not found")  # a driver older than it
+
+    def device_get_current_clocks_event_reasons(self, handle):
+        return 0x5 if handle == "GPU-bbbb" else 0x80
+
+    def device_get_ecc_mode(self, handle):
+        return (1, 1)
+
+    def device_get_mig_mode(self, handle):
+        raise Refused
+
+    def device_get_compute_running_processes_v3(self, handle):
+        return GPUS[handle]["processes"]
+
+    def system_get_driver_version(self):
+        return "580.1"
+
+
+class CudaDevice:
+    """CUDA's device 0 where CUDA_VISIBLE_DEVICES names the GPUs in the other order."""
+
+    device_id = 0
+    uuid = "bbbb"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(board, "nvml", TwoGpus())
+    gpu = Gpu.__new__(Gpu)
+    gpu.device = CudaDevice()
+    return gpu
+
+
+def test_clock_power_and_energy_are_those_of_cudas_gpu_whatever_its_number(two_gpus):
+    here = two_gpus.board
+    assert (here.sm_clock_mhz(), here.power_w(), here.energy_j()) == (1980, 650.5, 7000)
+    assert (here.memory_clock_mhz(), here.power_limit_w(), here.ecc()) == (3201, 700, True)
+    assert here.temperature_c() is None and here.mig() is None
+    assert here.other_processes() == 0 and board.Board("aaaa").other_processes() == 1
+    assert board.driver_version() == "580.1"
+
+
+def test_the_monitor_watches_cudas_gpu(two_gpus):
+    with board.Monitor(two_gpus.board) as monitor:
+        pass
+    summary = monitor.summary()
+    assert summary["sm_clock_mhz_min"] == summary["sm_clock_mhz_max"] == 1980
+    assert summary["power_w_max"] == 650.5 and summary["throttle_reasons"] == "power_cap"
+    assert summary["temperature_c_max"] is None and summary["other_processes"] == 0
+    assert set(summary) < set(Store().tables["runs"].columns)
+
+
+def test_an_instance_of_a_partitioned_gpu_has_the_clock_of_the_whole(two_gpus):
+    assert board.Board("cccc").sm_clock_mhz() == 1980
+
+
+@pytest.mark.parametrize("uuid", ["dddd", "bbbb"])
+def test_what_nvml_does_not_tell_is_empty(monkeypatch, uuid):
+    class NoLibrary(TwoGpus):
+        def init_v2(self):
+            raise RuntimeError("nvml can only be found with a driver")
+
+    monkeypatch.setattr(board, "nvml", NoLibrary() if uuid == "bbbb" else TwoGpus())
+    unknown = board.Board(uuid)
+    with board.Monitor(unknown) as monitor:
+        pass
+    assert set(monitor.summary().values()) == {None, ""}
+    assert unknown.energy_j() is None and unknown.ecc() is None
+
+
+class Clock:
+    """Time that passes when the GPU is kept busy, and a counter of its energy that moves every 0.1 s."""
+
+    def __init__(self, monkeypatch, watts, began):
+        self.now, self.watts = began, watts
+        monkeypatch.setattr(energy.time, "perf_counter", lambda: self.now)
+
+    def energy_j(self):
+        self.now += 0.0003
+        return self.watts * round(self.now // 0.1 * 0.1, 1)
+
+    def keep_busy(self):
+        self.now += 0.0005
+
+
+@pytest.mark.parametrize("began", [0.013 * n for n in range(8)])
+def test_power_is_that_between_two_steps_of_the_counter(monkeypatch, began):
+    clock = Clock(monkeypatch, 700, began)
+    power = energy.power_while(clock.energy_j, 0.2, clock.keep_busy)
+    assert power.watts == pytest.approx(700, rel=0.02) and 0.2 <= power.seconds < 0.32
+    assert clock.now - began < 0.45
+
+
+def test_power_off_the_steps_is_what_the_marked_rows_have(monkeypatch):
+    """0.2035 s hold two steps of the counter or three."""
+    found = set()
+    for n in range(100):
+        clock = Clock(monkeypatch, 700, n * 0.001)
+        before = clock.energy_j()
+        energy.keep_busy_for(0.2035, clock.keep_busy)
+        found.add(round((clock.energy_j() - before) / 0.2035))
+    assert found == {688, 1032}
+
+
+def test_a_counter_that_is_missing_or_stands_still_gives_no_power(monkeypatch):
+    clock = Clock(monkeypatch, 0, 0.0)
+    assert energy.power_while(lambda: None, 0.2, clock.keep_busy) is None
+    assert clock.now >= 0.2, "the work is timed all the same"
+    assert energy.power_while(clock.energy_j, 0.2, clock.keep_busy) is None
+
+
+def test_no_stored_power_is_beyond_what_the_board_may_take():
+    limits = {row["gpu"]: row["power_limit_w"] for row in Store().records("gpus") if row["power_limit_w"]}
+
+    def beyond(**marked):
+        rows = Store().read("gemm_sustained", run_columns=("gpu_name",), **marked)
+        return rows["power_w"] > 1.15 * rows["gpu_name"].map(limits)
+
+    assert not beyond().any()
+    runs = Store().read("runs", marked=True)
+    assert not (runs["power_w_max"] > 1.15 * runs["gpu_name"].map(limits)).any()
+    left_out = len(Store().read("gemm_sustained", marked=True)) - len(Store().read("gemm_sustained"))
+    assert beyond(marked=True).sum() == left_out, "no row is left out for another reason"
+
+
+# --- commit ---
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of the project without its repository, inside a folder that is not one either."""
+    root = tmp_path / "outer" / "project"
+    (root / "labkernels").mkdir(parents=True)
+    (root / "labkernels" / "__init__.py").write_text("")
+    monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.delenv("LABKERNELS_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    return root
+
+
+def committed(folder, *files):
+    git = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", *files], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "x"], check=True)
+    return subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+NO_COMMIT = {"commit": None, "dirty": None}
+
+
+def test_the_commit_is_this_projects_or_none(copied, monkeypatch):
+    assert environment.commit() == NO_COMMIT, "no repository"
+    committed(copied.parent, "project")
+    assert environment.commit() == NO_COMMIT, "another repository, although it has the files"
+    committed(copied)
+    assert environment.commit() == NO_COMMIT, "a repository here that does not have the files"
+    own = committed(copied, "labkernels")
+    assert environment.commit() == {"commit": own, "dirty": False}
+    (copied / "labkernels" / "__init__.py").write_text("1")
+    assert environment.commit() == {"commit": own, "dirty": True}
+    monkeypatch.setenv("LABKERNELS_COMMIT", "a" * 40)
+    assert environment.commit() == {"commit": "a" * 40, "dirty": False}
 
 
 def test_the_filling_kernel_and_numpy_agree(monkeypatch):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +45,9 @@ class Shelf:
 class Monitor:
     """Watches nothing."""
 
+    def __init__(self, board):
+        pass
+
     def __enter__(self):
         return self
 
@@ -82,7 +86,7 @@ def lab(monkeypatch):
     shelf = Shelf()
     monkeypatch.setattr(runner, "studies", lambda: experiments)
     monkeypatch.setattr(runner, "experiment", experiments.__getitem__)
-    monkeypatch.setattr(runner, "Gpu", object)
+    monkeypatch.setattr(runner, "Gpu", lambda: SimpleNamespace(board=None))
     monkeypatch.setattr(runner, "Monitor", Monitor)
     monkeypatch.setattr(runner, "describe", lambda gpu: {})
     monkeypatch.setattr("labkernels.store.Store", lambda *_: shelf)

@@ -11,6 +11,7 @@ import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOptions, launch
 
+from labkernels.device.board import Board
 from labkernels.errors import NoGpu, StalledWait
 from labkernels.kernels.build import Kernel
 
@@ -170,6 +171,11 @@ class Gpu:
             shared_bytes_per_block=properties.max_shared_memory_per_block_optin,
             driver_api=f"{version // 1000}.{version % 1000 // 10}",
         )
+
+    @cached_property
+    def board(self) -> Board:
+        """This GPU's clocks, power and energy."""
+        return Board(self.device.uuid)
 
     def load(self, kernel: Kernel) -> Program:
         """A kernel's program on this GPU, loaded once."""

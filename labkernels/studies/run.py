@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from labkernels.device import Gpu
-from labkernels.device.environment import Monitor, describe
+from labkernels.device.board import Monitor
+from labkernels.device.environment import describe
 from labkernels.errors import LabError
 from labkernels.kernels.build import SANITIZER
 from labkernels.protocols.experiment import Item
@@ -94,7 +95,7 @@ def run(
     started = datetime.now(UTC)
     record = {"run_id": new_run_id(started), "started_utc": started, "experiment": name, "preset": preset}
     began = time.monotonic()
-    with Monitor() as monitor:
+    with Monitor(gpu.board) as monitor:
         result = one.measure(gpu, parameters, bar)
     if set(result.tables) != set(one.tables):
         raise WrongTables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -87,6 +88,31 @@ class Prepared:
         self._graph.reset()
 
 
+class Busy:
+    """Keeps the GPU busy with one candidate, without waiting: a few replays are queued beyond the one that runs.
+
+    Attributes:
+        replays: Queued so far.
+    """
+
+    BATCH = 4
+
+    def __init__(self, one: Prepared) -> None:
+        self._one, self._queued = one, deque[Any]()
+        self.replays = 0
+
+    def __call__(self) -> None:
+        """Queue a batch when fewer than two are left."""
+        while self._queued and self._queued[0].query():
+            self._queued.popleft()
+        if len(self._queued) < 2:
+            for _ in range(self.BATCH):
+                self._one.replay()
+            self.replays += self.BATCH
+            self._queued.append(require_torch().cuda.Event())
+            self._queued[-1].record()
+
+
 class Clocks:
     """Stamps of all SMs' cycle counters, in pairs around what is timed.
 
@@ -102,11 +128,12 @@ class Clocks:
         self._stamps = torch.zeros((pairs, SLOT_PAIR, sms, STAMP_FIELDS), dtype=torch.int64, device="cuda")
         self._stream = torch.cuda.current_stream().cuda_stream
 
-    def around(self, pair: int, work: Callable[[], None]) -> None:
-        """Queue a stamp, the work, and a stamp."""
+    def around(self, pair: int, work: Callable[[], Any]) -> Any:
+        """Queue a stamp, the work, and a stamp; gives what the work gives."""
         self._stamp(SLOT_PAIR * pair)
-        work()
+        given = work()
         self._stamp(SLOT_PAIR * pair + 1)
+        return given
 
     def _stamp(self, slot: int) -> None:
         self._library.stamp(self._stamps.data_ptr(), slot, self._sms, self._stream)
@@ -143,7 +170,7 @@ def time_rounds(
             turns[0]
         ].replay()  # the first sample of a round would find an idle GPU and wait for its launch
         for turn, index in enumerate(turns):
-            clocks.around(turn, partial(_between, events[index], prepared[index].replay))
+            clocks.around(turn, partial(between, events[index], prepared[index].replay))
         torch.cuda.synchronize()
         mhz = clocks.mhz()
         if number < 0:
@@ -163,8 +190,10 @@ def time_rounds(
     return rows
 
 
-def _between(events: Sequence[Any], work: Callable[[], None]) -> None:
+def between(events: Sequence[Any], work: Callable[[], Any]) -> Any:
+    """Queue an event, the work, and an event; gives what the work gives."""
     began, ended = events
     began.record()
-    work()
+    given = work()
     ended.record()
+    return given

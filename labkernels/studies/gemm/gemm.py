@@ -1,13 +1,14 @@
 """Does multicast pay in a GEMM?"""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 from labkernels.device import Gpu
-from labkernels.device.energy import energy_j
+from labkernels.device.energy import keep_busy_for, power_while
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.studies.gemm.bench import Candidate, Clocks, Prepared, time_rounds
+from labkernels.studies.gemm.bench import Busy, Candidate, Clocks, Prepared, between, time_rounds
 from labkernels.studies.gemm.family import TRANSPORTS, GemmKernel
 from labkernels.studies.gemm.library import Library, require_library
 from labkernels.studies.gemm.operands import Operands, Pool, require_torch, sets_for
@@ -29,7 +30,7 @@ class Parameters:
         swizzles: Most neighbouring columns of tiles walked together.
         rounds: Timed samples of each candidate; all candidates of a shape are interleaved.
         sample_us: Length of one sample, at least one launch of each operand set.
-        sustained_s: Length of one sustained sample.
+        sustained_s: Least length of one sustained sample, which lasts until the energy counter moves.
         sustained_rounds: How often each is run.
         spread_l2: A and B of all operand sets take at least so many times the L2.
     """
@@ -41,7 +42,7 @@ class Parameters:
     swizzles: tuple[int, ...] = (1, 8)
     rounds: int = 9
     sample_us: float = 800.0
-    sustained_s: float = 0.2
+    sustained_s: float = 0.5
     sustained_rounds: int = 7
     spread_l2: float = 4.0
 
@@ -128,7 +129,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                     one = prepared[timed.pop("index")]
                     rows.append(_row(library, one, dtype, shape, timed))
                 if dtype == "bf16" and shape in parameters.sustained:
-                    sustained += _sustain(library, prepared, shape, parameters, sms)
+                    sustained += _sustain(gpu, library, prepared, shape, parameters, sms)
                 for one in prepared:
                     one.close()
             del pool, operands, prepared
@@ -185,7 +186,7 @@ SUSTAINED = (
 
 
 def _sustain(
-    library: Library, prepared: list[Prepared], shape: Mnk, parameters: Parameters, sms: int
+    gpu: Gpu, library: Library, prepared: list[Prepared], shape: Mnk, parameters: Parameters, sms: int
 ) -> list[dict[str, Any]]:
     """Clock and power of some kernels once they have run for a while."""
     torch = require_torch()
@@ -199,23 +200,14 @@ def _sustain(
     ]
     rows = []
     for number, one in product(range(parameters.sustained_rounds), chosen):
-        _for_seconds(one, parameters.sustained_s / 2)  # until clock and power have settled
-        clocks = Clocks(library, sms, 1)
-        before = energy_j()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        replays = 0
-
-        def sample(one: Prepared = one, began: Any = began, ended: Any = ended) -> None:
-            nonlocal replays
-            began.record()
-            replays = _for_seconds(one, parameters.sustained_s)
-            ended.record()
-
-        clocks.around(0, sample)
+        busy = Busy(one)
+        keep_busy_for(parameters.sustained_s / 2, busy)  # until clock and power have settled
+        before, clocks = busy.replays, Clocks(library, sms, 1)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        watched = partial(power_while, gpu.board.energy_j, parameters.sustained_s, busy)
+        power = clocks.around(0, partial(between, events, watched))
         torch.cuda.synchronize()
-        after = energy_j()
-        seconds = began.elapsed_time(ended) / 1000
-        launches = replays * one.launches
+        seconds, launches = events[0].elapsed_time(events[1]) / 1000, (busy.replays - before) * one.launches
         m, n, k = shape
         rows.append(
             {
@@ -228,28 +220,12 @@ def _sustain(
                 "launches": launches,
                 "seconds": round(seconds, 4),
                 "sm_clock_mhz": round(float(clocks.mhz()[0]), 1),
-                "power_w": None if before is None or after is None else round((after - before) / seconds, 1),
+                "power_w": power and round(power.watts, 1),
+                "power_window_s": power and round(power.seconds, 4),
                 "tflops": round(_tflops(shape, seconds * 1e6 / launches), 2),
             }
         )
     return rows
-
-
-def _for_seconds(one: Prepared, seconds: float) -> int:
-    """Replay for about so long, a few replays queued at a time; returns how many."""
-    torch = require_torch()
-    began = torch.cuda.Event(enable_timing=True)
-    began.record()
-    replays = 0
-    while True:
-        for _ in range(4):
-            one.replay()
-        replays += 4
-        now = torch.cuda.Event(enable_timing=True)
-        now.record()
-        now.synchronize()
-        if began.elapsed_time(now) >= seconds * 1000:
-            return replays
 
 
 EXPERIMENT = Experiment(

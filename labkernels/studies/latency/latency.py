@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.device import Buffer, Gpu
-from labkernels.device.environment import sm_clock_mhz
+from labkernels.errors import LabError
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.chase import MAX_THREADS, Chain, Chase
@@ -241,7 +241,9 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 )
                 chase = Chase(gpu, spec, chain, smallest)
                 sampler.on_cold_pages(chase, parameters.launches)
-    rows = sampler.rows(sm_clock_mhz())
+    if (clock_mhz := gpu.board.sm_clock_mhz()) is None:  # right after kernels, while it is up
+        raise LabError("NVML does not tell the SM clock, so that cycles have no length in ns")
+    rows = sampler.rows(clock_mhz)
     memory.close()
     return Result({"latency": rows}, [chase.kernel for chase in (*near.values(), *whole)])
 
