@@ -161,7 +161,7 @@ def test_a_transfer_is_seen_where_it_goes_and_nowhere_else(gpu, memory, spec, cl
             receives = [bool(mask >> rank & 1) for rank in range(cluster)]
             assert np.isfinite(seen.cycles).all(axis=0).tolist() == receives
             assert (seen.cycles[8:, receives] > 100).all() and np.median(seen.cycles[8:, receives]) < 3000
-            assert np.nanmedian(seen.grain_cycles) <= 20
+            assert np.nanmedian(seen.grain_cycles[8:]) <= 20
             assert len(set(seen.sms)) == cluster
 
 
