@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from labkernels import charts
+from labkernels.charts import text
 
 LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14181e"
 
@@ -91,6 +92,17 @@ def test_without_vl_convert_the_chart_is_live_only(monkeypatch):
     monkeypatch.setattr(charts.grammar, "vlc", None)
     spec = alt.Chart(rows(), description="A test.").mark_point().to_dict()
     assert charts.book_renderer(spec) == {charts.VEGA_LITE_MIME: spec, "text/plain": "A test."}
+
+
+def test_a_span_of_one_value_is_one_number():
+    assert text.span([17.4, 20.3, 18]) == "17 to 20"
+    assert text.span([21.2, 21.3]) == "21"
+    assert text.span([21.2, 21.3], 1) == "21.2 to 21.3"
+
+
+def test_ends_name_each_line_with_its_first_and_last_value():
+    table = rows(size_bytes=[4096, 1024]).assign(mechanism="ldg")
+    assert text.ends(table, "mechanism", "size_bytes", "gbps", 1) == "ldg 2.0 to 1.0"
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from labkernels.charts import tables
 from labkernels.errors import NotMeasured
 from labkernels.paths import BOOK
 from labkernels.store import Store, new_run_id
-from labkernels.studies import cluster_rows, select
+from labkernels.studies import cluster_charts, cluster_rows, select
 from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.experiments import experiment
-from labkernels.studies.multicast import charts as multicast_charts
 from labkernels.studies.multicast import findings as found
 from labkernels.studies.stats import where
 
@@ -48,15 +47,9 @@ def test_own_points_are_triangles_over_the_stored_lines(frames):
     table = cluster_rows.rates(
         where(frames["multicast"], source="l2", tile_bytes=32768, stages=6, **cluster_rows.PLAIN)
     )
-    chart = multicast_charts.ways(table, multicast_charts.fan_out_axis(), own=table.head(2))
+    chart = cluster_charts.ways(table, cluster_charts.fan_out_axis(), own=table.head(2))
     assert str(chart.to_dict()).count("triangle-up") == 1
-    assert "triangle-up" not in str(multicast_charts.ways(table, multicast_charts.fan_out_axis()).to_dict())
-
-
-def test_a_span_of_one_value_is_one_number():
-    assert cluster_rows.span([17.4, 20.3, 18]) == "17 to 20"
-    assert cluster_rows.span([21.2, 21.3]) == "21"
-    assert cluster_rows.span([21.2, 21.3], 1) == "21.2 to 21.3"
+    assert "triangle-up" not in str(cluster_charts.ways(table, cluster_charts.fan_out_axis()).to_dict())
 
 
 def test_traffic_is_counted_ratio_times_timed_rate(frames):

@@ -77,10 +77,3 @@ def compare(frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], 
 def by_fan_out(parts: Iterable[tuple[int, Ratio]]) -> str:
     """Ratios in words, each with its fan-out."""
     return "; ".join(f"fan-out {fan_out}: {ratio.times()}" for fan_out, ratio in parts)
-
-
-def span(values: Iterable[float], digits: int = 0) -> str:
-    """Smallest and largest of some values, in words: `17 to 20`, or `21` where both read the same."""
-    ordered = sorted(values)
-    ends = [f"{end:.{digits}f}" for end in (ordered[0], ordered[-1])]
-    return " to ".join(dict.fromkeys(ends))

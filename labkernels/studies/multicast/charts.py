@@ -1,111 +1,105 @@
-"""Charts of clusters: a way of bringing a tile has its mechanism's colour and a dash of its own."""
-
-from collections.abc import Iterable, Sequence
-from typing import Any
+"""Charts of multicast: fan-out, the coalescer, lags, what binds at the top, turn-around, handshake and slots."""
 
 import altair as alt
 import pandas as pd
 
-from labkernels.charts.grammar import MECHANISM_STYLES, OWN, ceiling
-from labkernels.studies.cluster_rows import WAYS
+from labkernels.charts.grammar import PALETTE, bytes_axis, ceiling
+from labkernels.operand import KIB
+from labkernels.studies.cluster_charts import PICK, bound, fan_out_axis, over, way_color, way_legend, ways
+from labkernels.studies.cluster_rows import LARGE, WAYS
+from labkernels.studies.multicast.findings import FENCES, RELEASES
+from labkernels.studies.stats import having, where
 
-_SOLID, _DASHED, _DOTTED = (1, 0), (7, 3), (2, 2)
-_DASHES = {"slices": _SOLID, "everyone": _SOLID, "leader": _DASHED, "alone": _DASHED, "scattered": _DOTTED}
 _SHAPES = {
-    "slices": "circle",
-    "everyone": "circle",
-    "leader": "square",
-    "alone": "square",
-    "scattered": "cross",
-}
-_PICK = alt.selection_point(name="picked_way", fields=["way"], bind="legend")
+    "slices": "circle", "everyone": "circle", "leader": "square", "alone": "square", "scattered": "cross"
+}  # fmt: skip
+_PORT_BYTES_PER_CLOCK = 128  # what an SM writes into its shared memory
+_FAN_OUTS = [1, 2, 4, 8, 16]
 
 
-def _legend(ways: Iterable[str], **look: Any) -> alt.Legend:
-    present = set(ways)
-    shown = [way for way in WAYS.values() if way in present]
-    return alt.Legend(values=shown, columns=3, labelLimit=260, **look)
-
-
-def way_color(ways: Iterable[str], **look: Any) -> alt.Color:
-    """Colour by column `way`; the legend lists the given ones, and looks as `look` says."""
-    colors = [MECHANISM_STYLES[mechanism][0] for mechanism, _ in WAYS]
-    scale = alt.Scale(domain=list(WAYS.values()), range=colors)
-    return alt.Color("way:N", title="Way", scale=scale, legend=_legend(ways, **look))
-
-
-def way_dash(ways: Iterable[str]) -> alt.StrokeDash:
-    """Dash by column `way`, merged into the legend of `way_color`."""
-    scale = alt.Scale(domain=list(WAYS.values()), range=[_DASHES[share] for _, share in WAYS])
-    return alt.StrokeDash("way:N", title="Way", scale=scale, legend=_legend(ways))
-
-
-def over(points: alt.Chart, own: pd.DataFrame | None) -> alt.Chart | alt.LayerChart:
-    """Points, and over them the reader's own rows in the same encoding, as triangles; the points alone without any.
-
-    Args:
-        points: a chart of points over a frame.
-        own: rows of the reader's own run, with the columns of that frame.
-    """
-    if own is None or own.empty:
-        return points
-    triangles = points.copy()
-    triangles.data = own[list(points.data)]
-    triangles.mark = alt.MarkDef(type="point", **OWN)
-    triangles.encoding.shape = triangles.encoding.opacity = alt.Undefined
-    return points + triangles
-
-
-def fan_out_axis(title: str = "Fan-out: CTAs that want the same tile") -> alt.X:
-    """The x axis of fan-outs: base-2 logarithm."""
-    scale = alt.Scale(type="log", base=2, nice=False)
-    return alt.X("fan_out:Q", title=title, scale=scale, axis=alt.Axis(values=[1, 2, 4, 8, 16], format="d"))
-
-
-def ways(
-    table: pd.DataFrame,
-    x: alt.X,
-    *,
-    y: str = "median",
-    low: str = "p05",
-    high: str = "p95",
-    y_title: str = "Bytes per clock and SM",
-    also: Sequence[str] = (),
-    own: pd.DataFrame | None = None,
-    width: int = 600,
-    height: int = 320,
+def fan_out(
+    table: pd.DataFrame, own: pd.DataFrame, source: str, published: pd.DataFrame | None = None
 ) -> alt.LayerChart:
-    """Lines through medians with bands from p05 to p95, one for each way; a click on the legend singles one out.
+    """Delivered bytes over fan-out, a line for each way, under the bound of reads that all share.
 
     Args:
-        table: columns `way`, `gpu`, `run_id`, those of `x`, `y`, `low`, `high` and `also`.
-        x: the x axis.
-        y: column of the line.
-        low: column of the band's lower edge.
-        high: column of the band's upper edge.
-        y_title: with its unit.
-        also: further columns for the tooltip, or to facet by.
-        own: the same columns for the reader's own run, drawn as triangles.
-        width: of the plot, pixels.
-        height: of the plot, pixels.
+        table: of `cluster_rows.rates`.
+        own: the same of the reader's own run; may have no rows.
+        source: whose rows are drawn, those of `LARGE` rings.
+        published: rows of table `published` on multicast, with their fan-out in the conditions.
     """
-    field = str(x.to_dict()["field"])
-    columns = list(dict.fromkeys(["way", field, y, low, high, *also, "gpu", "run_id"]))
-    present = table["way"].unique()
-    tooltip = [
-        alt.Tooltip(name, format=",.4~r") if name in (y, low, high) else alt.Tooltip(name) for name in columns
-    ]
-    vertical = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=True))
-    base = alt.Chart(table[columns]).encode(x=x, color=way_color(present))
-    shown = alt.when(_PICK).then(alt.value(1)).otherwise(alt.value(0.12))
-    band = base.mark_area().encode(
-        y=alt.Y(f"{low}:Q", title=y_title),
-        y2=high,
-        opacity=alt.when(_PICK).then(alt.value(0.2)).otherwise(alt.value(0.04)),
+    rows, axis = where(table, source=source, **LARGE), fan_out_axis()
+    alone = rows.loc[rows["fan_out"].eq(1), "median"].max()
+    limit = pd.DataFrame({"fan_out": [1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 16]})
+    limit["limit"] = (limit["fan_out"] * alone).clip(upper=_PORT_BYTES_PER_CLOCK)
+    shape = {"also": ["tile_bytes", "stages", "ctas"], "own": having(own, source=source, **LARGE)}
+    chart = ways(rows, axis, **shape, width=280, height=300)
+    chart += bound(limit, axis, "limit", "reads shared by all")
+    if published is not None:
+        theirs = published[["value", "gpu", "conditions", "source"]].assign(
+            fan_out=published["conditions"].str.extract(r"fan-out (\d+)")[0].astype(int)
+        )
+        diamonds = {
+            "shape": "diamond",
+            "filled": False,
+            "size": 90,
+            "strokeWidth": 1.8,
+            "color": "currentColor",
+        }
+        chart += (
+            alt.Chart(theirs[["fan_out", "value", "gpu", "conditions", "source"]])
+            .mark_point(**diamonds)
+            .encode(x=axis, y="value:Q", tooltip=["gpu", "value", "conditions", "source"])
+        )
+    return chart
+
+
+def reads(counted: pd.DataFrame, own: pd.DataFrame, tile_bytes: int) -> alt.LayerChart:
+    """Bytes that L2 reads for a delivered byte over fan-out, beside one over fan-out.
+
+    Args:
+        counted: of `findings.read_ratios`.
+        own: the same of the reader's own run; may have no rows.
+        tile_bytes: whose rings of six stages in step are drawn.
+    """
+    shape = {"source": "l2", "lag_cycles": 0, "tile_bytes": tile_bytes, "stages": LARGE["stages"]}
+    axis = fan_out_axis("Fan-out")
+    chart = ways(
+        where(counted, **shape),
+        axis,
+        y="read",
+        low="read",
+        high="read",
+        y_title="Bytes read from L2 per byte delivered",
+        own=having(own, **shape),
+        width=280,
+        height=280,
     )
-    line = base.mark_line().encode(y=vertical, strokeDash=way_dash(present), opacity=shown)
-    points = base.mark_point(filled=True, size=36).encode(y=vertical, opacity=shown, tooltip=tooltip)
-    return alt.layer(band, line.add_params(_PICK), over(points, own)).properties(width=width, height=height)
+    floor = pd.DataFrame({"fan_out": _FAN_OUTS, "floor": [1 / fan_out for fan_out in _FAN_OUTS]})
+    return chart + bound(floor, axis, "floor", "1/fan-out")
+
+
+def lag(table: pd.DataFrame, own: pd.DataFrame, fan_out: int, multicast: float) -> alt.LayerChart:
+    """Unicast of the same tile over the lag between CTAs, under multicast's rate.
+
+    Args:
+        table: of `findings.lags`.
+        own: the same of the reader's own run; may have no rows.
+        fan_out: whose rows are drawn.
+        multicast: bytes per clock and SM by multicast, in step.
+    """
+    axis = alt.X(
+        "lag:Q",
+        title="Lag of each CTA behind the one before, cycles",
+        scale=alt.Scale(type="log", base=10, nice=False),
+        axis=alt.Axis(
+            values=[25, 100, 1000, 10000],
+            labelExpr="datum.value == 25 ? '0' : datum.value",
+        ),
+    )
+    rows, mine = where(table, fan_out=fan_out), having(own, fan_out=fan_out)
+    chart = ways(rows, axis, also=["lag_cycles"], own=mine, width=280, height=240)
+    return chart + ceiling(multicast, f"multicast {multicast:.0f}")
 
 
 def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
@@ -120,12 +114,12 @@ def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
     present = table["way"].unique()
     look = {"symbolType": alt.Undefined, "symbolSize": 80}
     scale = alt.Scale(domain=list(WAYS.values()), range=[_SHAPES[share] for _, share in WAYS])
-    shape = alt.Shape("way:N", title="Way", scale=scale, legend=_legend(present, **look))
+    shape = alt.Shape("way:N", title="Way", scale=scale, legend=way_legend(present, **look))
     columns = ["way", "fan_out", "ctas", "median", "from_l2", "into_sms", "low", "high", "gpu", "run_id"]
     counted = ("median", "from_l2", "into_sms", "low", "high")
     x = alt.X("from_l2:Q", title="Read from L2, bytes per clock and SM", scale=alt.Scale(zero=True))
     y = alt.Y("into_sms:Q", title="Into the SMs, bytes per clock and SM", scale=alt.Scale(zero=True))
-    shown = alt.when(_PICK).then(alt.value(1)).otherwise(alt.value(0.12))
+    shown = alt.when(PICK).then(alt.value(1)).otherwise(alt.value(0.12))
     base = alt.Chart(rows[columns]).encode(x=x, color=way_color(present, **look), opacity=shown)
     points = base.mark_point(filled=True, size=60).encode(
         y=y,
@@ -138,29 +132,7 @@ def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
     labels = base.mark_text(align="right", dx=-7).encode(y=y, text="fan_out:N")
     into_sms, from_l2 = table["into_sms"].max(), table["from_l2"].max()
     most = ceiling(into_sms, f"most {into_sms:.1f}") + ceiling(from_l2, f"most {from_l2:.1f}", axis="x")
-    return alt.layer(most, span.add_params(_PICK), over(points, own), labels)
-
-
-def bound(points: pd.DataFrame, x: alt.X, y: str, label: str) -> alt.LayerChart:
-    """A bound that varies along x: a thin dashed line, labelled at its last point.
-
-    Args:
-        points: columns of `x` and `y`.
-        x: the x axis.
-        y: column of the bound, in the unit of the y axis.
-        label: what binds.
-    """
-    base = alt.Chart(points.assign(bound=label)).encode(x=x, y=alt.Y(f"{y}:Q"))
-    line = base.mark_line(strokeDash=[3, 3], strokeWidth=1.2, color="currentColor").encode(
-        tooltip=[alt.Tooltip("bound:N", title="Bound"), alt.Tooltip(f"{y}:Q", format=",.4~r")]
-    )
-    last = points.iloc[[-1]].assign(bound=label)
-    text = (
-        alt.Chart(last)
-        .mark_text(align="right", baseline="bottom", dy=-4)
-        .encode(x=x, y=f"{y}:Q", text="bound:N")
-    )
-    return line + text
+    return alt.layer(most, span.add_params(PICK), over(points, own), labels)
 
 
 def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelMixin:
@@ -182,7 +154,91 @@ def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelM
         points = base.mark_point(filled=True, size=50).encode(tooltip=tooltip)
         mine = None if own is None else own[own["share"].eq(share)]
         bars = base.mark_rule().encode(y=alt.Y("p05:Q", title=title, scale=scale), y2="p95:Q")
-        layers = base.mark_line() + bars + over(points, mine) + ceiling(128, "port of an SM")
+        layers = (
+            base.mark_line() + bars + over(points, mine) + ceiling(_PORT_BYTES_PER_CLOCK, "port of an SM")
+        )
         return layers.properties(width=280, height=260, title=heading)
 
     return panel("slices", "Multicast") | panel("everyone", "Every CTA for itself")
+
+
+def turn(table: pd.DataFrame, own: pd.DataFrame, warps: str) -> alt.LayerChart:
+    """Cycles per tile over the tile's size, above what an SM's port would allow.
+
+    Args:
+        table: of `findings.turns`.
+        own: the same of the reader's own run; may have no rows.
+        warps: producer and consumer warps whose rows are drawn, as in `1 + 1`.
+    """
+    axis = bytes_axis("tile_bytes", "Tile")
+    chart = ways(
+        where(table, warps=warps),
+        axis,
+        y="cycles_per_tile",
+        low="low",
+        high="high",
+        y_title="Cycles per tile",
+        also=["stages"],
+        own=having(own, warps=warps),
+        width=175,
+        height=240,
+    )
+    limits = pd.DataFrame({"tile_bytes": [2 * KIB * 2 ** (step / 2) for step in range(9)]})
+    limits["limit"] = limits["tile_bytes"] / _PORT_BYTES_PER_CLOCK
+    return chart + bound(limits, axis, "limit", f"{_PORT_BYTES_PER_CLOCK} B/clk")
+
+
+def releases(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
+    """Cycles per tile by how a slot is released, a mark for each fan-out.
+
+    Args:
+        table: of `findings.releases`.
+        own: the same of the reader's own run; may have no rows.
+    """
+    y = alt.Y("said:N", title=None, sort=list(RELEASES.values()), axis=alt.Axis(labelLimit=260))
+    columns = ["said", "fan_out", "cycles_per_tile", "low", "high", "fence", "gpu", "run_id"]
+    base = alt.Chart(table[columns]).encode(y=y)
+    scale = alt.Scale(type="log", base=2, domain=[200, 8192], nice=False)
+    points = base.mark_point(filled=True, size=70).encode(
+        x=alt.X("cycles_per_tile:Q", title="Cycles per tile", scale=scale),
+        shape=alt.Shape(
+            "fan_out:N",
+            title="Fan-out",
+            scale=alt.Scale(range=["circle", "square", "diamond", "cross"]),
+            legend=alt.Legend(symbolType=alt.Undefined, symbolSize=80, orient="bottom"),
+        ),
+        color=alt.Color(
+            "fence:N",
+            title=None,
+            scale=alt.Scale(domain=list(FENCES.values()), range=PALETTE[:2]),
+            legend=alt.Legend(symbolType="circle", symbolSize=80, labelLimit=240),
+        ),
+        tooltip=["said", "fan_out", alt.Tooltip("cycles_per_tile", format=".0f"), "gpu", "run_id"],
+    )
+    bars = base.mark_rule().encode(x="low:Q", x2="high:Q")
+    return (bars + over(points, own)).properties(width=430, height=alt.Step(24))
+
+
+def slot_loops(table: pd.DataFrame, own: pd.DataFrame, tile_bytes: int, fan_out: int) -> alt.LayerChart:
+    """Cycles from one use of a slot to the next over stages, from HBM.
+
+    Args:
+        table: of `findings.slot_loops`.
+        own: the same of the reader's own run; may have no rows.
+        tile_bytes: of the rings that are drawn.
+        fan_out: of the rings that are drawn.
+    """
+    shape = {"source": "hbm", "tile_bytes": tile_bytes, "fan_out": fan_out}
+    scale, ticks = alt.Scale(type="log", base=2, nice=False), alt.Axis(values=[2, 4, 6, 12], format="d")
+    return ways(
+        where(table, **shape),
+        alt.X("stages:Q", title="Stages", scale=scale, axis=ticks),
+        y="loop",
+        low="loop_low",
+        high="loop_high",
+        y_title="Cycles from use to use of a slot",
+        also=["fan_out"],
+        own=having(own, **shape),
+        width=280,
+        height=240,
+    )

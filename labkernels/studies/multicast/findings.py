@@ -36,9 +36,77 @@ def multicast_l2_read_ratio(counters: pd.DataFrame) -> Measured:
     return Measured(float(ratio.median()), float(ratio.min()), float(ratio.max()))
 
 
-def loop_cycles(table: pd.DataFrame) -> pd.Series:
-    """Cycles from one use of a slot to the next: stages × cycles per tile; latency and handshake bound it below."""
-    return table["stages"] * table["cycles_per_tile"]
+def slot_loops(table: pd.DataFrame) -> pd.DataFrame:
+    """Rates of rings with `loop`, cycles from one use of a slot to the next, `loop_low` and `loop_high`.
+
+    That is stages × cycles per tile; latency and handshake bound it below.
+    """
+    rows = table[table["share"].isin(["slices", "leader", "everyone"])]
+    return rows.assign(
+        loop=rows["stages"] * rows["cycles_per_tile"],
+        loop_low=rows["stages"] * rows["tile_bytes"] / rows["p95"],
+        loop_high=rows["stages"] * rows["tile_bytes"] / rows["p05"],
+    )
+
+
+def lags(multicast: pd.DataFrame) -> pd.DataFrame:
+    """Rates of unicast rings of 32 KiB tiles from L2 by `lag_cycles`; `lag` has a place for 0 on a logarithmic axis."""
+    rows = having(
+        multicast, source="l2", tile_bytes=32 * KIB, stages=4, delay_cycles=0, producers=1, consumers=1
+    )
+    table = rates(rows[rows["share"].isin(["everyone", "alone"])])
+    return table.assign(lag=table["lag_cycles"].clip(lower=25))
+
+
+def _per_tile(table: pd.DataFrame) -> pd.DataFrame:
+    """Rates with the spread of `cycles_per_tile`: `low` and `high`."""
+    return table.assign(low=table["tile_bytes"] / table["p95"], high=table["tile_bytes"] / table["p05"])
+
+
+def turns(multicast: pd.DataFrame) -> pd.DataFrame:
+    """Cycles per tile from L2 at fan-out 4 by `warps` (`1 + 2`: producer, consumers), in rings that are deep enough."""
+    rows = having(multicast, source="l2", fan_out=4, lag_cycles=0, delay_cycles=0)
+    table = rates(rows[rows["share"].isin(["slices", "leader", "everyone"])])
+    small = table["tile_bytes"].lt(32 * KIB)
+    table = table[table["stages"].eq(table.groupby("tile_bytes")["stages"].transform("max").where(small, 4))]
+    warps = table["producers"].astype(str) + " + " + table["consumers"].astype(str)
+    return _per_tile(table).assign(warps=warps)
+
+
+#: How a slot is released, by who arrives and in which scope.
+RELEASES = {
+    ("lanes", "default"): "lane k tells CTA k, default scope",
+    ("lanes", "relaxed"): "the same, relaxed.cluster",
+    ("lanes", "wait"): "the same, waits acquire.cluster",
+    ("lanes", "arrive"): "the same, arrive release.cluster",
+    ("lanes", "cluster"): "the same, both",
+    ("thread", "default"): "one thread tells all, default scope",
+    ("thread", "cluster"): "one thread tells all, both",
+    ("all", "default"): "32 lanes tell all, default scope",
+    ("all", "cluster"): "32 lanes tell all, both",
+    ("barrier", "relaxed"): "barrier.cluster each tile, relaxed",
+    ("barrier", "cluster"): "barrier.cluster each tile, release",
+}
+#: What a release of cluster scope puts into the loop.
+FENCES = {False: "no fence", True: "MEMBAR.ALL.GPU in the loop"}
+
+
+def releases(handshake: pd.DataFrame) -> pd.DataFrame:
+    """Cycles per tile of 8 KiB by how a slot is released: `said`, and `fence`, whether a fence is in the loop."""
+    table = rates(having(handshake, tile_bytes=8 * KIB))
+    return _per_tile(table).assign(
+        said=[RELEASES[key] for key in zip(table["arrivers"], table["scope"], strict=True)],
+        fence=table["scope"].isin(["arrive", "cluster"]).map(FENCES),
+    )
+
+
+def grid_times(residency: pd.DataFrame) -> pd.DataFrame:
+    """Grids of as many clusters as fit, and of one more: `fits_us`, `more_us` and `wave`, their ratio."""
+    fits = residency["launched_clusters"].le(residency["resident_clusters"])
+    keys = ["cluster", "shared_bytes", "ctas_per_sm", "resident_clusters", "idle_sms", "gpu"]
+    grids = residency.assign(grid=fits.map({True: "fits_us", False: "more_us"})).groupby([*keys, "grid"])
+    table = grids["duration_us"].median().unstack("grid").reset_index()
+    return table.assign(wave=table["more_us"] / table["fits_us"])
 
 
 def read_ratios(counters: pd.DataFrame) -> pd.DataFrame:
