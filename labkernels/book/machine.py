@@ -80,10 +80,11 @@ def clocks(table: pd.DataFrame) -> alt.LayerChart:
     """
     lowest, highest = table["sm_clock_mhz_min"].min(), table["sm_clock_mhz_max"].max()
     domain = [(lowest - 150) // 100 * 100, highest + 70]  # room for the names on the left
-    columns = ["run_id", "experiment", "preset", *(f"sm_clock_mhz_{of}" for of in ("min", "median", "max"))]
-    base = alt.Chart(table.drop(columns="shown")).encode(
+    clock = [f"sm_clock_mhz_{of}" for of in ("min", "median", "max")]
+    columns = ["run_id", "experiment", "preset", *clock, "power_w_max"]
+    base = alt.Chart(table[columns]).encode(
         y=alt.Y("run_id:N", title=None, sort=list(table["run_id"]), axis=alt.Axis(labels=False, ticks=False)),
-        tooltip=[*columns, "power_w_max"],
+        tooltip=columns,
     )
     span = base.mark_rule(strokeWidth=4, opacity=0.5).encode(
         x=alt.X("sm_clock_mhz_min:Q", title="SM clock, MHz", scale=alt.Scale(domain=domain)),
