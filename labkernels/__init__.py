@@ -3,12 +3,12 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["advise"]
+__all__ = ["Question", "advise"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "advise":  # importing the package stays free of imports of its own
-        from labkernels.model.advisor import advise
+    if name in __all__:  # importing the package stays free of imports of its own
+        from labkernels.model import advisor
 
-        return advise
+        return getattr(advisor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

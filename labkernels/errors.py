@@ -1,10 +1,29 @@
 """Errors that a user can act on. Each says in one sentence what is wrong, the limit and the fix; none is a bug."""
 
+import re
+from collections.abc import Callable
+
 BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
 
 
 class LabError(Exception):
     """An expected error: the command line prints its sentence and exits with 2. Anything else is a bug."""
+
+
+class BadArgument(LabError, ValueError):
+    """An argument that cannot be; the message names it, its value, the limit and what to give.
+
+    Args:
+        text: the message, with names of arguments in backticks: each interface writes them in its own way.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(self.said(str))
+
+    def said(self, write: Callable[[str], str]) -> str:
+        """The message, with each argument's name as `write` gives it."""
+        return re.sub(r"`(\w+)`", lambda name: write(name[1]), self.text)
 
 
 class NotMeasured(LabError):

@@ -1,22 +1,22 @@
-import argparse
 import csv
 import io
 import json
+import os
 import struct
 import zipfile
 
 import ptx_samples as ptx
 import pytest
 
+from labkernels.cli import main
+from labkernels.commands import progress
 from labkernels.kernels import registry, sass
 from labkernels.kernels.build import assemble
 from labkernels.production import census, containers, flash_names
 
 
 def run(capsys, *arguments):
-    parser = argparse.ArgumentParser()
-    census.add_arguments(parser)
-    status = census.main(parser.parse_args([str(a) for a in arguments]))
+    status = main(["census", *map(str, arguments)])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
@@ -250,11 +250,71 @@ def test_missing_file_and_directory(capsys, tmp_path):
 
 
 def test_zip_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "MEMBER_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(containers, "FREE_BYTES", 1 << 20)
     path = write(tmp_path / "bomb.whl", zip_of(**{"lib.so": b"\x7fELF" + bytes(8 << 20)}))
     kernels, errors = census.census([path])
     assert not kernels
     assert "more than" in errors[str(path)][0]
+
+
+def test_many_members_that_are_each_small_enough_are_refused_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(containers, "FREE_BYTES", 1 << 20)
+    member = b"\x7fELF" + bytes(900 << 10)
+    path = write(tmp_path / "bomb.whl", zip_of(**{f"lib{number}.so": member for number in range(40)}))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    cubins, errors = containers.unpack(path, scratch)
+    assert not cubins
+    assert "too much for a wheel of its size" in errors[-1] and len(errors) < 10
+    assert [found for found in scratch.rglob("*") if found.is_file()] == []
+
+
+def test_nothing_is_kept_longer_than_it_is_needed(tmp_path, images, monkeypatch):
+    left = []
+    resources = census._resources
+    monkeypatch.setattr(census, "_resources", lambda path: left.append(path) or resources(path))
+    path = container(tmp_path, images, "wheel")
+    kernels, _ = census.census([path])
+    assert kernels and path.exists() and not any(cubin.exists() for cubin in left)
+
+
+def test_a_pipe_is_refused_at_once(capsys, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    status, _, err = run(capsys, pipe)
+    assert status == 1 and "write it to a file first" in err
+
+
+def test_ptxas_says_where(capsys, tmp_path):
+    lines = [".version 8.6", ".target sm_90a", ".address_size 64", ".entry k() {", "nonsense;", "ret; }"]
+    status, _, err = run(capsys, write(tmp_path / "x.ptx", "\n".join(lines)))
+    assert status == 1 and "line 5: Not a name of any known instruction: 'nonsense'" in err
+
+
+def test_control_characters_of_names_are_written_out(capsys, tmp_path, images):
+    path = write(
+        tmp_path / "x.whl", zip_of(**{"a\x1b[2J\nb.so": host_library(fatbin(entry(images["stg"], "x")))})
+    )
+    bad = write(tmp_path / "y.whl", zip_of(**{"c\x1b[2J\nd.so": host_library(b"")[:-8]}))
+    for form in ([], ["--csv"], ["--json"]):
+        _, out, err = run(capsys, *form, path, bad)
+        assert "\x1b" not in out + err
+        assert r"c\x1b[2J\x0ad.so" in err and err.count("\n") == 1
+    _, out, _ = run(capsys, "--csv", path)
+    assert r"a\x1b[2J\x0ab.so" in out and out.count("\n") == 2
+
+
+def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(
+    capsys, tmp_path, images, monkeypatch
+):
+    path = write(
+        tmp_path / "x.fatbin", fatbin(entry(images["stg"], "a.cu")) + fatbin(entry(images["tma"], "b.cu"))
+    )
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    status, out, err = run(capsys, "--json", path)
+    assert (status, err) == (0, "census, cubins: 0 of 2\ncensus, cubins: 1 of 2\n") and json.loads(out)
+    monkeypatch.undo()
+    assert run(capsys, "--json", path)[2] == ""
 
 
 def test_names_cannot_leave_the_scratch_directory(tmp_path, images):

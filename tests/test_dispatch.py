@@ -1,14 +1,17 @@
 """The dispatch rules against the published tables, written down here a second time as tables."""
 
-import argparse
 import json
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from labkernels.cli import main
+from labkernels.errors import BadArgument
+from labkernels.forms import entries
 from labkernels.mechanisms import MECHANISMS
 from labkernels.production import dispatch
+from labkernels.production.dispatch import AttentionCall
 
 # (bytes, head_dim, head_dim_v) -> tiles: unmasked, causal, local, gathered, gathered local
 FA3_TILES = {
@@ -76,7 +79,7 @@ def expected_tile(problem, gathered):
 @settings(max_examples=3000, deadline=None)
 @given(problems(FA3_TILES))
 def test_fa3_agrees_with_its_rules(problem):
-    choice = dispatch.fa3(**problem)
+    choice = dispatch.fa3(AttentionCall(**problem))
     paged = problem["page_size"] is not None
     packed_rows = problem["seqlen_q"] * problem["heads"] // problem["kv_heads"]
     tile_m, tile_n, causal, local = expected_tile(problem, gathered=False)
@@ -124,7 +127,7 @@ def test_fa3_agrees_with_its_rules(problem):
 @given(problems({(2, *dims) for dims in FA4_TILES}))
 def test_fa4_agrees_with_its_rules(problem):
     problem |= {"append": False, "leftpad": False}
-    choice = dispatch.fa4(**problem)
+    choice = dispatch.fa4(AttentionCall(**problem))
     column = 2 if problem["local"] else int(problem["causal"])
     tile_m, tile_n = FA4_TILES[problem["head_dim"], problem["head_dim_v"]][column]
     ratio = problem["heads"] // problem["kv_heads"]
@@ -140,7 +143,7 @@ def test_fa4_agrees_with_its_rules(problem):
 def test_fa3_takes_tma_for_pages_of_a_power_of_two_only_where_a_tile_is_one(shape, page_size):
     element_bytes, head_dim, head_dim_v = shape
     for causal, local in ((False, False), (True, False), (False, True)):
-        choice = dispatch.fa3(
+        call = AttentionCall(
             dtype="fp8" if element_bytes == 1 else "bf16",
             head_dim=head_dim,
             head_dim_v=head_dim_v,
@@ -151,14 +154,17 @@ def test_fa3_takes_tma_for_pages_of_a_power_of_two_only_where_a_tile_is_one(shap
             seqlen_q=2048,
             page_size=page_size,
         )
+        choice = dispatch.fa3(call)
         if choice.k != "cp_async":
             assert choice.tile_n in (64, 128)
 
 
+def call_of(**changes):
+    return AttentionCall(**{"causal": True, "heads": 32, "kv_heads": 8} | changes)
+
+
 def ratio_four(**changes):
-    return dispatch.fa3(
-        **({"dtype": "bf16", "head_dim": 128, "causal": True, "heads": 32, "kv_heads": 8} | changes)
-    )
+    return dispatch.fa3(call_of(**changes))
 
 
 def test_fa3_gathers_until_the_query_tile_is_more_than_full():
@@ -185,17 +191,10 @@ def test_fa3_reasons_name_every_obstacle():
     sm_count=st.sampled_from((78, 114, 132)),
 )
 def test_fa3_splits_only_to_fill_the_gpu(batch, seqlen_k, seqlen_q, sm_count):
-    choice = ratio_four(seqlen_q=seqlen_q, page_size=128)
+    call = call_of(seqlen_q=seqlen_q, page_size=128)
+    choice = dispatch.fa3(call)
     splits = dispatch.fa3_num_splits(
-        choice,
-        batch=batch,
-        seqlen_k=seqlen_k,
-        seqlen_q=seqlen_q,
-        heads=32,
-        kv_heads=8,
-        head_bytes=512,
-        masked=True,
-        sm_count=sm_count,
+        call, choice, batch=batch, seqlen_k=seqlen_k, masked=True, sm_count=sm_count
     )
     blocks = -(-seqlen_k // choice.tile_n)
     total = batch * 8 * -(-seqlen_q * 4 // choice.tile_m)
@@ -215,11 +214,11 @@ def test_fa3_splits_only_to_fill_the_gpu(batch, seqlen_k, seqlen_q, sm_count):
 
 
 def test_fa3_splits_long_unmasked_heads_by_what_l2_holds():
-    choice = ratio_four(seqlen_q=16384, causal=False)
-    options = {"batch": 1, "seqlen_q": 16384, "heads": 32, "kv_heads": 8, "head_bytes": 512, "sm_count": 132}
-    assert dispatch.fa3_num_splits(choice, seqlen_k=250_000, masked=False, **options) == 3
-    assert dispatch.fa3_num_splits(choice, seqlen_k=250_000, masked=True, **options) == 1
-    assert dispatch.fa3_num_splits(choice, seqlen_k=100_000, masked=False, **options) == 1
+    call = call_of(seqlen_q=16384, causal=False)
+    choice, options = dispatch.fa3(call), {"batch": 1, "sm_count": 132}
+    assert dispatch.fa3_num_splits(call, choice, seqlen_k=250_000, masked=False, **options) == 3
+    assert dispatch.fa3_num_splits(call, choice, seqlen_k=250_000, masked=True, **options) == 1
+    assert dispatch.fa3_num_splits(call, choice, seqlen_k=100_000, masked=False, **options) == 1
 
 
 BAD = [
@@ -229,6 +228,10 @@ BAD = [
     ({"seqlen_q": 0}, "seqlen_q is 0"),
     ({"page_size": 0}, "page_size is 0"),
     ({"num_splits": 0}, "num_splits is 0"),
+    ({"num_splits": 1_000_000}, "num_splits is 1000000, FlashAttention-3 refuses more than 256"),
+    ({"heads": 10**400}, "heads is a number of more than 20 digits, above the limit of 2147483647"),
+    ({"causal": 1}, "causal is 1, not true or false"),
+    ({"seqlen_q": 1.5}, "seqlen_q is 1.5, not a whole number"),
     ({"head_dim": 100}, "head_dim is 100, not a multiple of 8: pad it to 104"),
     ({"head_dim": 264}, "head_dim is 264"),
     ({"head_dim_v": 64}, "head_dim_v is 64 for head_dim 128"),
@@ -237,45 +240,45 @@ BAD = [
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=str)
 def test_bad_values_are_refused_by_name(changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(BadArgument, match=message):
         ratio_four(**({"seqlen_q": 1} | changes))
 
 
 @pytest.mark.parametrize("changes", ({"dtype": "fp8"}, {"append": True}, {"leftpad": True}))
 def test_fa4_refuses_what_it_does_not_have(changes):
     problem = {"dtype": "bf16", "head_dim": 128, "heads": 8, "kv_heads": 8, "seqlen_q": 1} | changes
-    with pytest.raises(ValueError, match=f"^{next(iter(changes))} is "):
-        dispatch.fa4(**problem)
+    with pytest.raises(BadArgument, match=f"^{next(iter(changes))} is "):
+        dispatch.fa4(AttentionCall(**problem))
 
 
-def run(capsys, *options):
-    parser = argparse.ArgumentParser()
-    dispatch.add_arguments(parser)
-    assert dispatch.main(parser.parse_args(options)) == 0
-    return capsys.readouterr().out
+GIVEN = ["fa3", "--heads", "32", "--kv-heads", "8", "--seqlen-q", "2048", "--page-size", "128", "--causal"]
 
 
 def test_command_line_gives_every_field_and_its_reason(capsys):
-    options = [
-        "fa3",
-        "--heads",
-        "32",
-        "--kv-heads",
-        "8",
-        "--seqlen-q",
-        "2048",
-        "--page-size",
-        "128",
-        "--causal",
-    ]
-    choice = json.loads(run(capsys, *options, "--json"))
+    assert main(["dispatch", *GIVEN, "--json"]) == 0
+    choice = json.loads(capsys.readouterr().out)
     assert choice == vars(ratio_four(seqlen_q=2048, page_size=128))
-    text = run(capsys, *options)
+    assert main(["dispatch", *GIVEN]) == 0
+    text = capsys.readouterr().out
     assert all(f"{name} " in text and reason in text for name, reason in choice["reasons"].items())
+
+
+def test_a_refusal_names_the_options_as_they_were_typed(capsys):
+    assert main(["dispatch", *GIVEN, "--kv-heads", "5"]) == 2
+    said = "labkernels: --heads is 32, not a multiple of --kv-heads 5: give one that is\n"
+    assert capsys.readouterr().err == said
+
+
+def test_every_field_of_a_call_is_an_option_with_its_meaning(capsys):
+    with pytest.raises(SystemExit):
+        main(["dispatch", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{one.name.replace('_', '-')} " in text for one in entries(AttentionCall))
+    assert all(one.help.partition(" (")[0] in text for one in entries(AttentionCall))
 
 
 @given(problems(FA3_TILES))
 def test_the_library_is_deterministic_and_heads_scale(problem):
     assume(problem["kv_heads"] < 8)
     double = problem | {"heads": problem["heads"] * 2, "kv_heads": problem["kv_heads"] * 2}
-    assert dispatch.fa3(**problem) == dispatch.fa3(**double)
+    assert dispatch.fa3(AttentionCall(**problem)) == dispatch.fa3(AttentionCall(**double))

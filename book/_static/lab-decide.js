@@ -105,23 +105,32 @@
     return { mechanism, share, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
 
-  function require(q, of) {
-    for (const [name, value] of Object.entries(q)) {
-      if (typeof value !== "number") continue;
-      const least = ["pitch_bytes", "index_rows", "compute_cycles"].includes(name) ? 0 : 1;
-      if (!(value >= least)) throw new Refused(`${name} is ${value}: give ${least} or more`);
-      if (name !== "compute_cycles" && !Number.isInteger(value)) throw new Refused(`${name} is ${value}: give a whole number`);
+  // What labkernels/forms.py and Question refuse, in the same words.
+  function require(q, of, form) {
+    const refuse = (text) => { throw new Refused(text); };
+    for (const one of form) {
+      const value = q[one.name], said = `${one.name} is ${value}`, whole = one.kind === "int";
+      if (one.choices.length) {
+        if (!one.choices.includes(value)) refuse(`${said}: give one of ${one.choices.join(", ")}`);
+        continue;
+      }
+      if (!(whole ? Number.isInteger(value) : Number.isFinite(value))) refuse(`${said}, not a ${whole ? "whole" : "finite"} number`);
+      if (value < one.least) refuse(`${said}, below the limit of ${one.least}: give ${one.least} or more`);
+      if (value > one.most) refuse(`${said}, above the limit of ${one.most}: give ${one.most} or less`);
+      if (one.power_of_two && value & (value - 1)) refuse(`${said}, not a power of two: give ${value & -value}, which divides it`);
     }
-    if (![1, 2, 4, 8].includes(q.element_bytes)) throw new Refused(`element_bytes is ${q.element_bytes}: give 1, 2, 4 or 8`);
-    if (q.alignment_bytes & (q.alignment_bytes - 1)) throw new Refused(`alignment_bytes is ${q.alignment_bytes}: give a power of two`);
-    if (q.row_bytes % q.element_bytes) throw new Refused(`row_bytes is ${q.row_bytes}, no whole number of elements: give ${roundUp(q.row_bytes, q.element_bytes)}`);
+    if (q.row_bytes % q.element_bytes) refuse(`row_bytes is ${q.row_bytes}, no whole number of elements of ${q.element_bytes} bytes: give ${roundUp(q.row_bytes, q.element_bytes)}`);
     const pitch = q.pitch_bytes || q.row_bytes;
-    if (pitch < q.row_bytes || pitch % q.element_bytes) throw new Refused(`pitch_bytes is ${pitch}: give whole elements that hold a row, or 0`);
+    if (pitch < q.row_bytes || pitch % q.element_bytes) refuse(`pitch_bytes is ${pitch}, rows have ${q.row_bytes}: give a multiple of ${q.element_bytes} that holds a row, or 0 for a dense tensor`);
+    const span = (q.rows - 1) * pitch + q.row_bytes;
+    if (span > q.tensor_mib * 2 ** 20) refuse(`tensor_mib is ${q.tensor_mib}, one tile reaches over ${span} bytes: give ${Math.ceil(span / 2 ** 20)} or more, or a smaller tile`);
+    if (q.source === "computed" && q.cluster === 1) refuse("source is computed and cluster 1, so there is nobody to share with: give 2 or more");
     const tile = q.row_bytes * q.rows;
     const rows = Math.max(1, Math.floor((q.tensor_mib * 2 ** 20) / pitch / q.rows + 0.5)) * q.rows;
-    const tensor = Math.floor(pitch / q.row_bytes) * q.row_bytes * rows;
-    if (q.source === "l2" && tensor > of.gpu.l2_bytes) throw new Refused(`source is l2, the tensor has ${tensor} bytes and L2 ${of.gpu.l2_bytes}: give hbm, or a smaller tensor`);
-    if (!(`sms_at_fan_out_${q.cluster}` in of.gpu)) throw new Refused(`cluster is ${q.cluster}: measured are 1, 2, 4, 8, 16`);
+    const tensor = Math.floor(pitch / q.row_bytes) * q.row_bytes * rows, l2 = of.gpu.l2_bytes;
+    if (q.source === "l2" && tensor > l2) refuse(`source is l2, the tensor has ${tensor} bytes and L2 ${l2}: give source hbm, or as tensor_mib the part that is read again and again`);
+    const measured = Object.keys(of.gpu).filter((name) => name.startsWith("sms_at_fan_out_")).map((name) => Number(name.slice(15)));
+    if (!measured.includes(q.cluster)) refuse(`cluster is ${q.cluster}, measured were ${measured.sort((a, b) => a - b).join(", ")}: give one of them`);
     return { pitch, tile, tensor, rows };
   }
 
@@ -136,11 +145,9 @@
     const nothing = isMade && !moves.crosses_ctas;
     if (nothing) bad(false, "the tile is made in shared memory: there is nothing to load");
     else if (!(alone && passesOn)) {
-      bad(q.threads <= 1024, "more than 1024 threads");
       bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
       bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
       bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
-      bad(q.ctas_per_sm <= 32, "more than 32 CTAs on an SM");
       if (moves.by_threads && !passesOn) {
         bad(moves.access_bytes.includes(copy), `its instructions move no ${copy} bytes at once`);
         bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
@@ -191,8 +198,8 @@
     return { change, gain };
   }
 
-  function advise(q, of) {
-    const shape = require(q, of);
+  function advise(q, of, form) {
+    const shape = require(q, of, form);
     const excluded = {};
     for (const name in MECHANISMS) {
       const why = reasons(name, q, shape, of);
@@ -225,21 +232,22 @@
   }
 
   function start(root) {
-    const { constants, meanings, mechanisms } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    const { constants, meanings, mechanisms, form: entries } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
     Object.assign(MECHANISMS, mechanisms);
     const form = root.querySelector("form"), body = root.querySelector("tbody");
     const answer = root.querySelector(".lab-decide-answer"), more = root.querySelector(".lab-decide-more");
     const fields = [...form.elements].filter((field) => field.name);
 
+    const kinds = Object.fromEntries(entries.map((one) => [one.name, one.kind]));
     const question = () =>
-      Object.fromEntries(fields.map((field) => [field.name, field.tagName === "SELECT" ? field.value : Number(field.value || NaN)]));
+      Object.fromEntries(fields.map(({ name, value }) => [name, kinds[name] === "str" ? value : Number(value || NaN)]));
 
     function show() {
       const begin = performance.now();
       body.replaceChildren();
       more.textContent = "";
       try {
-        const advice = advise(question(), constants);
+        const advice = advise(question(), constants, entries);
         answer.textContent = advice.choice;
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
@@ -275,7 +283,7 @@
     root.querySelector(".lab-decide-live").hidden = false;
     root.advise = (asked) => {
       try {
-        return advise(asked, constants);
+        return advise(asked, constants, entries);
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         return { error: error.message };

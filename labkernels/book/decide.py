@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from labkernels.charts.tables import Table
+from labkernels.forms import Entry, entries
 from labkernels.mechanisms import MECHANISMS
-from labkernels.model.advisor import CONSUMERS, PREFERENCE, SOURCES, Question, options
+from labkernels.model.advisor import PREFERENCE, Question, advise
 from labkernels.model.closed_form import IN_CLUSTERS, TERMS, Load, constants, predict
 from labkernels.operand import KIB
 
@@ -29,7 +30,8 @@ html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-decid
 }
 """
 
-_CHOICES = {"source": SOURCES, "consumer": CONSUMERS}
+#: What the browser checks of each entry.
+_LIMITS = ("name", "least", "most", "choices", "power_of_two")
 
 TYPICAL: dict[str, Question] = {
     "A or B of a GEMM, its own tile": Question(),
@@ -59,9 +61,9 @@ def address(question: Question) -> str:
     """The part of the page's address that fills the form with a question."""
     default = Question()
     changed = {
-        name: f"{getattr(question, name):g}" if isinstance(value, float) else getattr(question, name)
-        for name, value, _ in options()
-        if getattr(question, name) != getattr(default, name)
+        one.name: f"{getattr(question, one.name):g}" if one.kind is float else getattr(question, one.name)
+        for one in entries(Question)
+        if getattr(question, one.name) != getattr(default, one.name)
     }
     return f"#{urlencode(changed)}" if changed else "#stages=4"
 
@@ -70,7 +72,7 @@ def typical(gpu: str) -> Table:
     """Typical operands with predicted times in microseconds; each links to itself in the form."""
     rows = []
     for name, question in TYPICAL.items():
-        advice = question.advise(gpu)
+        advice = advise(question, gpu)
         times = {one.mechanism: f"{one.time_us:,.1f}" for one in advice.ranked}
         chosen = next(one for one in advice.ranked if one.mechanism == advice.choice)
         rows.append(
@@ -140,9 +142,13 @@ class Form:
         return f"decision form, constants of the {self.gpu}"
 
     def _repr_html_(self) -> str:
-        given = {"constants": self.constants, "meanings": TERMS, "mechanisms": traits()}
+        form = [
+            {name: getattr(one, name) for name in _LIMITS} | {"kind": one.kind.__name__}
+            for one in entries(Question)
+        ]
+        given = {"constants": self.constants, "meanings": TERMS, "mechanisms": traits(), "form": form}
         data = json.dumps(given).replace("</", "<\\/")
-        fields = "".join(self._field(*option) for option in options())
+        fields = "".join(map(self._field, entries(Question)))
         heads = "".join(
             f'<th scope="col">{head}</th>'
             for head in ("mechanism", "predicted time", "interval, µs", "GB/s", "what binds")
@@ -157,13 +163,16 @@ class Form:
         )
 
     @staticmethod
-    def _field(name: str, default: int | float | str, text: str) -> str:
-        label = html.escape(text.replace("`", ""))
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-        if name in _CHOICES:
-            values = "".join(f"<option>{value}</option>" for value in _CHOICES[name])
-            return f'<label>{label}<select name="{name}" data-default="{shown}">{values}</select></label>'
+    def _field(one: Entry) -> str:
+        label = html.escape(one.help.replace("`", ""))
+        shown = f"{one.default:g}" if one.kind is float else str(one.default)
+        if one.choices:
+            values = "".join(
+                f"<option{' selected' if value == one.default else ''}>{value}</option>"
+                for value in one.choices
+            )
+            return f'<label>{label}<select name="{one.name}" data-default="{shown}">{values}</select></label>'
         return (
-            f'<label>{label}<input name="{name}" type="number" min="0" step="any" value="{shown}" '
-            f'data-default="{shown}"></label>'
+            f'<label>{label}<input name="{one.name}" type="number" min="{one.least}" max="{one.most}" step="any" '
+            f'value="{shown}" data-default="{shown}"></label>'
         )

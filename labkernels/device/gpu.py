@@ -245,7 +245,9 @@ def _check(result: tuple) -> object:
 
 
 def _open() -> Device:
-    without = "Stored measurements need no GPU: run the chapter with measure=False"
+    without = (
+        "Stored measurements need no GPU: every command but measure works, and chapters do with measure=False"
+    )
     try:
         (error,) = driver.cuInit(0)
     except Exception as missing:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -276,6 +277,10 @@ def assemble_all(
         workers: processes; by default one per core.
     """
     specs = [spec for spec in specs if arch in spec.architectures]
-    with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
+    quiet = {
+        "initializer": signal.signal,
+        "initargs": (signal.SIGINT, signal.SIG_IGN),
+    }  # Ctrl-C ends the parent
+    with ProcessPoolExecutor(workers or os.cpu_count(), **quiet) as pool:
         count = len(specs)
         yield from pool.map(assemble, specs, [arch] * count, [cache_dir] * count, chunksize=4)

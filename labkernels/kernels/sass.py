@@ -237,12 +237,12 @@ def tool(name: str) -> str:
     """Path of one of NVIDIA's binaries (`nvdisasm`, `cuobjdump`, `ptxas`) as installed from PyPI.
 
     Raises:
-        FileNotFoundError: Not installed; the message says which package brings it.
+        LabError: Not installed; the message says which package brings it.
     """
     path = find_nvidia_binary_utility(name)
     if path is None:
         package = {"ptxas": "numba-cuda[cu12]"}.get(name, f"nvidia-cuda-{name}")
-        raise FileNotFoundError(f"{name} is not installed: pip install {package}")
+        raise LabError(f"{name} is not installed: pip install {package}")
     return path
 
 
@@ -251,7 +251,7 @@ def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
 
     Raises:
         DisassemblyError: It failed; the message carries what it said.
-        FileNotFoundError: It is not installed.
+        LabError: It is not installed.
     """
     input_bytes = sum(Path(a).stat().st_size for a in arguments if Path(a).is_file())
     limit_s = TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE
@@ -264,8 +264,15 @@ def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
         raise DisassemblyError(f"{name} took longer than {limit_s:.0f} s") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and " warning " not in line]
-        reason = re.sub(rf"^{name} (fatal|error|info)\s*: ", "", said[-1]) if said else ""
-        raise DisassemblyError(f"{name}: {reason or f'exit status {done.returncode}'}")
+        # ptxas says where in lines of their own, and last only that it gave up.
+        where = [
+            f"line {at[1]}: {at[2]}"
+            for line in said
+            if (at := re.match(r"\w+ .*, line (\d+); \w+ +: (.*)", line))
+        ]
+        last = [re.sub(rf"^{name} (fatal|error|info)\s*: ", "", line) for line in said[-1:]]
+        reason = "; ".join(where[:3] or last or [f"exit status {done.returncode}"])
+        raise DisassemblyError(f"{name}: {reason}")
     return done.stdout
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from math import prod
 from operator import eq, ge, gt, le, lt, ne
+from pathlib import Path
 
-from labkernels.errors import LabError
-from labkernels.legality import IllegalOperand, Violation, violations
+from labkernels import forms
+from labkernels.errors import BadArgument
+from labkernels.forms import entry
+from labkernels.legality import Violation, violations
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
     IN_CLUSTERS,
@@ -22,20 +25,21 @@ from labkernels.model.closed_form import (
     constants,
     predict,
 )
-from labkernels.operand import Operand, Ring, round_up
+from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Ring, round_up
+from labkernels.paths import DATA
 from labkernels.store import Store
 
 NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
-SOURCES = ("hbm", "l2", "computed")
-CONSUMERS = ("shared", "registers")
+NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
-
-class ContradictoryOperand(LabError, ValueError):
-    """Two things said of an operand that cannot both be true; the message names both and a way out."""
-
-
-class UnmeasuredOperand(LabError, ValueError):
-    """An operand the model has no constants for; the message names what was measured."""
+#: Which answer of the form decides a quantity of the operand.
+DECIDES = {
+    "ring.copy_bytes": "`alignment_bytes`",
+    "base_alignment_bytes": "`alignment_bytes`",
+    "inner_row_bytes": "`row_bytes`",
+    "strides_bytes[0]": "the pitch",
+    "tile[1]": "`rows`",
+}
 
 
 @dataclass(frozen=True)
@@ -109,123 +113,131 @@ class Advice:
 class Question:
     """A two-dimensional operand in the numbers a form or a command line asks for.
 
-    Attributes:
-        row_bytes: bytes of a tile's row.
-        rows: rows of a tile.
-        pitch_bytes: from a row to the next; 0 for rows that follow each other at once.
-        element_bytes: bytes of an element: 1, 2, 4 or 8.
-        alignment_bytes: largest power of two that divides the tensor's address and its pitch.
-        stages: tiles in flight of one CTA.
-        ctas_per_sm: CTAs on an SM.
-        threads: threads of a CTA that copy, where threads copy.
-        cluster: CTAs that need the same tile at the same time.
-        tensor_mib: size of the tensor, MiB.
-        source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
-        index_rows: rows that one index covers (of a page, say); 0 for a regular tile.
-        issuers: warps that share the TMA copies of an indexed tile.
-        compute_cycles: work on a tile behind which the copies hide.
-        consumer: where the data are needed: `shared` or `registers`.
+    Raises:
+        BadArgument: a number that cannot be, or two that contradict each other.
     """
 
-    row_bytes: int = 128
-    rows: int = 128
-    pitch_bytes: int = 0
-    element_bytes: int = 2
-    alignment_bytes: int = 16
-    stages: int = 4
-    ctas_per_sm: int = 1
-    threads: int = 128
-    cluster: int = 1
-    tensor_mib: int = 256
-    source: str = "hbm"
-    index_rows: int = 0
-    issuers: int = 1
-    compute_cycles: float = 0.0
-    consumer: str = "shared"
+    row_bytes: int = entry(128, help="bytes of a tile's row", least=1, most=MIB)
+    rows: int = entry(128, help="rows of a tile", least=1, most=MIB)
+    pitch_bytes: int = entry(
+        0, help="from a row to the next; 0 for rows that follow each other at once", least=0, most=2**40 - 1
+    )
+    element_bytes: int = entry(2, help="bytes of an element", choices=ELEMENT_BYTES)
+    alignment_bytes: int = entry(
+        16,
+        help="largest power of two that divides the tensor's address and its pitch",
+        least=1,
+        most=MIB,
+        power_of_two=True,
+    )
+    stages: int = entry(4, help="tiles in flight of one CTA", least=1, most=1024)
+    ctas_per_sm: int = entry(1, help="CTAs on an SM", least=1, most=32)
+    threads: int = entry(128, help="threads of a CTA that copy, where threads copy", least=1, most=1024)
+    cluster: int = entry(1, help="CTAs that need the same tile at the same time", least=1, most=16)
+    tensor_mib: int = entry(256, help="size of the tensor, MiB", least=1, most=MIB)
+    source: str = entry(
+        "hbm",
+        help="where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory",
+        choices=("hbm", "l2", "computed"),
+    )
+    index_rows: int = entry(
+        0, help="rows that one index covers (of a page, say); 0 for a regular tile", least=0, most=MIB
+    )
+    issuers: int = entry(1, help="warps that share the TMA copies of an indexed tile", least=1, most=32)
+    compute_cycles: float = entry(
+        0.0, help="work on a tile behind which the copies hide, in cycles", least=0, most=10**9
+    )
+    consumer: str = entry(
+        "shared",
+        help="where the data are needed: `shared` memory or `registers`",
+        choices=("shared", "registers"),
+    )
+
+    def __post_init__(self) -> None:
+        forms.require(self)
+        if self.row_bytes % self.element_bytes:
+            raise BadArgument(
+                f"`row_bytes` is {self.row_bytes}, no whole number of elements of {self.element_bytes} bytes: "
+                f"give {round_up(self.row_bytes, self.element_bytes)}"
+            )
+        if self.pitch < self.row_bytes or self.pitch % self.element_bytes:
+            raise BadArgument(
+                f"`pitch_bytes` is {self.pitch}, rows have {self.row_bytes}: give a multiple of "
+                f"{self.element_bytes} that holds a row, or 0 for a dense tensor"
+            )
+        span = (self.rows - 1) * self.pitch + self.row_bytes
+        if span > self.tensor_mib * MIB:
+            raise BadArgument(
+                f"`tensor_mib` is {self.tensor_mib}, one tile reaches over {span} bytes: give "
+                f"{-(-span // MIB)} or more, or a smaller tile"
+            )
+        if self.source == "computed" and self.cluster == 1:
+            raise BadArgument(
+                "`source` is computed and `cluster` 1, so there is nobody to share with: give 2 or more"
+            )
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a row to the next."""
+        return self.pitch_bytes or self.row_bytes
 
     def operand(self) -> Operand:
-        """The operand these numbers describe.
-
-        Raises:
-            ContradictoryOperand: rows that are no whole elements, or a pitch below the row.
-        """
-        if self.row_bytes % self.element_bytes:
-            raise ContradictoryOperand(
-                f"row_bytes is {self.row_bytes}, no whole number of elements of {self.element_bytes} bytes: give "
-                f"{round_up(self.row_bytes, self.element_bytes)}"
-            )
-        pitch = self.pitch_bytes or self.row_bytes
-        if pitch < self.row_bytes or pitch % self.element_bytes:
-            raise ContradictoryOperand(
-                f"pitch_bytes is {pitch}, rows have {self.row_bytes}: give a multiple of {self.element_bytes} that "
-                "holds a row, or 0 for a dense tensor"
-            )
-        rows = max(1, int((self.tensor_mib << 20) / pitch / self.rows + 0.5)) * self.rows
+        """The operand these numbers describe."""
+        rows = max(1, int(self.tensor_mib * MIB / self.pitch / self.rows + 0.5)) * self.rows
         columns = self.row_bytes // self.element_bytes
-        whole = pitch // self.row_bytes * columns
+        whole = self.pitch // self.row_bytes * columns
         ring = Ring(
             self.stages, self.ctas_per_sm, self.threads, self.cluster, min(16, self.alignment_bytes), 128
         )
         return Operand(
-            self.element_bytes, (whole, rows), (columns, self.rows), (pitch,), self.alignment_bytes, ring=ring
+            self.element_bytes,
+            (whole, rows),
+            (columns, self.rows),
+            (self.pitch,),
+            self.alignment_bytes,
+            ring=ring,
         )
 
-    def advise(self, gpu: str | None = None) -> Advice:
-        """See `advise`."""
-        return advise(
-            self.operand(),
-            gpu,
+    def load(self) -> Load:
+        """What the model knows of it."""
+        copies = -(-self.rows // self.index_rows) if self.index_rows else 0
+        return Load(
+            tile_bytes=self.rows * self.row_bytes,
+            row_bytes=self.row_bytes,
+            is_dense=self.rows == 1 or self.pitch == self.row_bytes,
+            tiles_in_flight=self.stages,
+            ctas_per_sm=self.ctas_per_sm,
+            threads=self.threads,
             source=self.source,
-            index_rows=self.index_rows,
+            fan_out=self.cluster,
+            copies=copies or 1,
+            lookups=copies,
             issuers=self.issuers,
             compute_cycles=self.compute_cycles,
-            consumer=self.consumer,
         )
 
 
-def advise(
-    operand: Operand,
-    gpu: str | None = None,
-    *,
-    source: str = "hbm",
-    index_rows: int = 0,
-    issuers: int = 1,
-    compute_cycles: float = 0.0,
-    consumer: str = "shared",
-) -> Advice:
+def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Advice:
     """Rank the mechanisms that may load an operand. Needs no GPU.
 
     Args:
-        operand: tensor, tile and ring; `ring.cluster` CTAs need the same tile, `ring.stages` tiles are in flight.
+        question: the operand.
         gpu: a GPU with fitted constants; by default the only one, or the first.
-        source: `hbm` or `l2`: where the data lie; `computed`: the cluster makes them in shared memory.
-        index_rows: rows of the tile that one index covers; 0 for a regular tile.
-        issuers: warps that share the TMA copies of an indexed tile.
-        compute_cycles: work on a tile behind which the copies hide.
-        consumer: `shared` or `registers`: where the data are needed.
+        root: folder of the tables, with the fitted constants.
 
     Raises:
-        ContradictoryOperand: what is said of the operand cannot all be true.
-        IllegalOperand: no mechanism can take it; the message has a line for each broken rule.
-        UnmeasuredOperand: a fan-out that was not measured.
-        LookupError: a GPU without constants.
+        BadArgument: no mechanism can take the operand (a line for each reason), or the GPU or the cluster was
+            not measured.
     """
-    gpu = gpu or gpus()[0]
-    of = constants(gpu)
-    _require_consistent(operand, of, source, index_rows, issuers, compute_cycles, consumer)
-    load = load_of(operand, source, index_rows, issuers, compute_cycles)
+    gpu = gpu or gpus(root)[0]
+    of = constants(gpu, root)
+    operand, load = question.operand(), question.load()
     delivered = prod(operand.shape) * operand.element_bytes * load.fan_out
-    excluded = exclusions(operand, load, index_rows, consumer, of)
+    _require_measured(question, operand, of)
+    excluded = exclusions(question, operand, of)
     found = {name: predict(name, load, of) for name in PREFERENCE if name not in excluded}
     if not found:
-        broken = [one for name in PREFERENCE for one in _illegal(operand, name, source)]
-        raise (
-            IllegalOperand(tuple(dict.fromkeys(broken)))
-            if broken
-            else ContradictoryOperand(
-                "; ".join(f"{name}: {reason}" for name, reasons in excluded.items() for reason in reasons)
-            )
-        )
+        raise BadArgument(_nothing_left(excluded))
     ranked = sorted(found.values(), key=lambda one: one.cycles_per_tile)
     choice, tied = choose(ranked)
     change, gain = best_gain(choice, load, of)
@@ -234,32 +246,27 @@ def advise(
         choice,
         tuple(_candidate(one, delivered) for one in ranked),
         tied,
-        excluded,
+        {name: tuple(reason.replace("`", "") for reason in reasons) for name, reasons in excluded.items()},
         change,
         gain,
-        tuple(_cited(gpu, load, index_rows, consumer)),
-        run_ids(gpu),
+        tuple(_cited(gpu, question, root)),
+        run_ids(gpu, root),
         tuple(_outside(load, of)),
     )
 
 
-def load_of(operand: Operand, source: str, index_rows: int, issuers: int, compute_cycles: float) -> Load:
-    """What the model knows of an operand; arguments as `advise`."""
-    rows = operand.tile_bytes // operand.inner_row_bytes
-    return Load(
-        tile_bytes=operand.tile_bytes,
-        row_bytes=operand.inner_row_bytes,
-        is_dense=operand.contiguous_bytes == operand.tile_bytes,
-        tiles_in_flight=operand.ring.stages,
-        ctas_per_sm=operand.ring.ctas_per_sm,
-        threads=operand.ring.threads,
-        source=source,
-        fan_out=operand.ring.cluster,
-        copies=-(-rows // index_rows) if index_rows else 1,
-        lookups=-(-rows // index_rows) if index_rows else 0,
-        issuers=issuers,
-        compute_cycles=compute_cycles,
-    )
+def _nothing_left(excluded: dict[str, tuple[str, ...]]) -> str:
+    """Each reason once, with the mechanisms that it excludes; those that one CTA has no use for are left out."""
+    by_reason: dict[str, list[str]] = {}
+    excluded = {name: reasons for name, reasons in excluded.items() if NOBODY not in reasons}
+    for name, reasons in excluded.items():
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(name)
+    lines = [
+        f"{'all' if len(names) == len(excluded) else ', '.join(names)}: {reason}"
+        for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    ]
+    return "\n".join(["no mechanism can take this operand", *lines])
 
 
 def choose(ranked: list[Prediction]) -> tuple[str, tuple[str, ...]]:
@@ -274,38 +281,42 @@ def _effort(one: Prediction) -> tuple[float, int]:
     return one.instructions, PREFERENCE.index(one.mechanism)
 
 
-def exclusions(
-    operand: Operand, load: Load, index_rows: int, consumer: str, of: Constants
-) -> dict[str, tuple[str, ...]]:
+def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str, tuple[str, ...]]:
     """Why mechanisms cannot be taken, by mechanism; those that can are left out."""
     found = {}
     for name in PREFERENCE:
         moves = MECHANISMS[name]
         in_registers = moves.through_registers and moves.touches_global
-        reasons = [str(broken) for broken in _illegal(operand, name, load.source)]
-        if consumer == "registers" and not in_registers:
+        reasons = [_reason(broken) for broken in _illegal(operand, name, question.source)]
+        if question.consumer == "registers" and not in_registers:
             reasons.append("delivers to shared memory, the data are needed in registers")
-        if in_registers and consumer == "shared" and load.tiles_in_flight == 1:
-            reasons.append("was measured with a tile in registers and two slots: give 2 stages")
-        if moves.crosses_ctas and load.fan_out == 1:
-            reasons.append("one CTA needs the tile: there is nobody to share it with")
+        if in_registers and question.consumer == "shared" and question.stages == 1:
+            reasons.append("was measured with a tile in registers and two slots: give 2 `stages`")
+        if moves.crosses_ctas and question.cluster == 1:
+            reasons.append(NOBODY)
         if (
-            index_rows
+            question.index_rows
             and not moves.by_threads
             and not moves.crosses_ctas
             and (name, "lookup_cycles") not in of
         ):
             reasons.append("look-ups of indices were not measured")
-        if index_rows and moves.crosses_ctas:
+        if question.index_rows and moves.crosses_ctas:
             what = "multicast of" if moves.touches_global else "passing on"
             reasons.append(f"{what} indexed tiles was not measured")
-        if load.source == "computed" and not moves.crosses_ctas:
+        if question.source == "computed" and not moves.crosses_ctas:
             reasons.append("the tile is made in shared memory: there is nothing to load")
-        elif load.fan_out > 1 and name not in IN_CLUSTERS:
+        elif question.cluster > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
         if reasons:
             found[name] = tuple(reasons)
     return found
+
+
+def _reason(broken: Violation) -> str:
+    """A broken rule in the words of the form, without the mechanism: who reads it knows which."""
+    said = replace(broken, quantity=DECIDES.get(broken.quantity, broken.quantity))
+    return str(said).removeprefix(f"{broken.mechanism}: ")
 
 
 def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
@@ -316,17 +327,18 @@ def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
     if nothing_to_load or nobody_to_serve:
         return []
     carriers = moves.carriers if source != "computed" else ()
-    return [broken for each in (name, *carriers) for broken in violations(operand, each)]
+    found = [broken for each in (name, *carriers) for broken in violations(operand, each)]
+    return list({(broken.quantity, broken.limit): broken for broken in reversed(found)}.values())[::-1]
 
 
-def gpus() -> list[str]:
+def gpus(root: Path = DATA) -> list[str]:
     """GPUs with fitted constants."""
-    return list(dict.fromkeys(row["gpu"] for row in Store().records("constants")))
+    return list(dict.fromkeys(row["gpu"] for row in Store(root).records("constants")))
 
 
-def run_ids(gpu: str) -> tuple[str, ...]:
+def run_ids(gpu: str, root: Path = DATA) -> tuple[str, ...]:
     """Runs that a GPU's constants were fitted to."""
-    rows = [row for row in Store().records("constants") if row["gpu"] == gpu]
+    rows = [row for row in Store(root).records("constants") if row["gpu"] == gpu]
     return tuple(sorted({run for row in rows for run in row["run_ids"].split(";")}))
 
 
@@ -345,39 +357,17 @@ def _candidate(one: Prediction, delivered: int) -> Candidate:
     )
 
 
-def _require_consistent(
-    operand: Operand,
-    of: Constants,
-    source: str,
-    index_rows: int,
-    issuers: int,
-    compute_cycles: float,
-    consumer: str,
-) -> None:
-    for name, value, known in (("source", source, SOURCES), ("consumer", consumer, CONSUMERS)):
-        if value not in known:
-            raise ContradictoryOperand(f"{name} is {value!r}: give one of {', '.join(known)}")
-    for name, value, least in (("index_rows", index_rows, 0), ("issuers", issuers, 1)):
-        if value < least:
-            raise ContradictoryOperand(f"{name} is {value}, below the limit of {least}: give {least} or more")
-    if compute_cycles < 0:
-        raise ContradictoryOperand(
-            f"compute_cycles is {compute_cycles}, below the limit of 0: give 0 or more"
-        )
+def _require_measured(question: Question, operand: Operand, of: Constants) -> None:
     tensor, l2 = prod(operand.shape) * operand.element_bytes, int(of["gpu", "l2_bytes"])
-    if source == "l2" and tensor > l2:
-        raise ContradictoryOperand(
-            f"source is l2, the tensor has {tensor} bytes and L2 {l2}: give source hbm, or the part that is read "
-            "again and again"
-        )
-    if operand.tile_bytes > tensor:
-        raise ContradictoryOperand(
-            f"a tile has {operand.tile_bytes} bytes, the tensor {tensor}: give a smaller tile"
+    if question.source == "l2" and tensor > l2:
+        raise BadArgument(
+            f"`source` is l2, the tensor has {tensor} bytes and L2 {l2}: give `source` hbm, or as `tensor_mib` the "
+            "part that is read again and again"
         )
     measured = sorted(int(name.rsplit("_", 1)[1]) for way, name in of if name.startswith("sms_at_fan_out_"))
-    if operand.ring.cluster not in measured:
-        raise UnmeasuredOperand(
-            f"ring.cluster is {operand.ring.cluster}: measured are {', '.join(map(str, measured))}; give one of them"
+    if question.cluster not in measured:
+        raise BadArgument(
+            f"`cluster` is {question.cluster}, measured were {', '.join(map(str, measured))}: give one of them"
         )
 
 
@@ -415,31 +405,25 @@ def applies(conditions: str, quantities: Mapping[str, float | str]) -> bool:
     )
 
 
-def quantities(load: Load, index_rows: int, consumer: str) -> dict[str, float | str]:
-    """What the conditions of rules name: the fields of a load, and what follows from them."""
+def quantities(question: Question) -> dict[str, float | str]:
+    """What the conditions of rules name: the fields of a load, what follows from them, and two of the question."""
+    load = question.load()
     return vars(load) | {
         "bytes_in_flight_per_sm": load.bytes_in_flight_per_sm,
         "slice_bytes": load.tile_bytes / load.fan_out,
-        "index_rows": index_rows,
-        "consumer": consumer,
+        "index_rows": question.index_rows,
+        "consumer": question.consumer,
     }
 
 
-def _cited(gpu: str, load: Load, index_rows: int, consumer: str) -> list[CitedRule]:
-    rows = [row for row in Store().records("verdicts") if row["gpu"] == gpu]
-    said = quantities(load, index_rows, consumer)
+def _cited(gpu: str, question: Question, root: Path) -> list[CitedRule]:
+    rows = [row for row in Store(root).records("verdicts") if row["gpu"] == gpu]
+    said = quantities(question)
     return [
         CitedRule(row["rule"], row["statement"], row["outcome"], row["evidence"] or "", row["run_id"] or "")
         for row in rows
         if applies(row["applies_to"] or "", said)
     ]
-
-
-def options() -> list[tuple[str, int | float | str, str]]:
-    """Name, default and meaning of each number of a `Question`, for a command line or a form."""
-    lines = (Question.__doc__ or "").partition("Attributes:")[2].splitlines()
-    told = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
-    return [(field.name, field.default, told[field.name].rstrip(".")) for field in fields(Question)]
 
 
 def describe(advice: Advice) -> str:

@@ -10,10 +10,13 @@ same formulas are in `book/_static/lab-decide.js`; the tests compare them.
 
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
+from labkernels.errors import BadArgument
 from labkernels.kernels.registry import AXES
 from labkernels.mechanisms import CLUSTER, MECHANISMS
 from labkernels.operand import KIB
+from labkernels.paths import DATA
 from labkernels.store import Store
 
 #: Mechanisms that the model predicts, those with the fewest busy threads first.
@@ -266,17 +269,17 @@ def _sum(parts: list[float], exponent: float) -> float:
 
 
 @cache
-def constants(gpu: str) -> Constants:
+def constants(gpu: str, root: Path = DATA) -> Constants:
     """The fitted constants of one GPU.
 
     Raises:
-        LookupError: there are none; the message names the GPUs that have them.
+        BadArgument: there are none; the message names the GPUs that have them.
     """
-    rows = Store().records("constants")
+    rows = Store(root).records("constants")
     found = {(row["way"], row["constant"]): row["value"] for row in rows if row["gpu"] == gpu}
     if not found:
         known = ", ".join(dict.fromkeys(row["gpu"] for row in rows))
-        raise LookupError(
+        raise BadArgument(
             f"no model of {gpu!r}: choose {known}, or measure it and run python -m labkernels fit"
         )
     return found

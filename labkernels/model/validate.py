@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, choose
+from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, advise, choose
 from labkernels.model.closed_form import DSM, Load, constants, predict
 from labkernels.model.fit import CELL, LOAD, configurations, predicted, ring_configurations
 from labkernels.operand import KIB, column_span
@@ -307,7 +307,7 @@ def production(gpu: str) -> pd.DataFrame:
 
 def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
     told = {"system": row.system, "kernel": row.kernel, "operand": row.operand, "expert": row.mechanism}
-    advice = question.advise(gpu)
+    advice = advise(question, gpu)
     exact = advice.choice == row.mechanism
     agrees = exact or row.mechanism in advice.no_difference
     why = ""
@@ -319,7 +319,7 @@ def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
             why = f"predicted {ratio:.2f} times the time of {advice.ranked[0].mechanism}"
         elif (
             row.mechanism == "tma_bulk"
-            and "tma_bulk" in replace(question, pitch_bytes=0).advise(gpu).no_difference
+            and "tma_bulk" in advise(replace(question, pitch_bytes=0), gpu).no_difference
         ):
             why = (
                 "the catalog does not say that the rows are one run; told so, the advisor finds no difference"

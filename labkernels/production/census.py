@@ -1,19 +1,13 @@
 """Which mechanisms compiled kernels use: static counts of their instructions, with a one-line reading."""
 
-import argparse
-import csv
-import json
 import os
 import re
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-
-from tqdm import tqdm
 
 from labkernels.kernels import sass
 from labkernels.mechanisms import CLUSTER, GLOBAL, MECHANISMS, names
@@ -58,12 +52,14 @@ class KernelCensus:
         return _read_flash(self) or _read(self)
 
 
-def census(paths: Iterable[Path], progress: bool = False) -> tuple[list[KernelCensus], dict[str, list[str]]]:
+def census(
+    paths: Iterable[Path], progress: Callable[..., Iterable] = lambda items, what, total: items
+) -> tuple[list[KernelCensus], dict[str, list[str]]]:
     """Count the mechanisms of every kernel in some files. Needs no GPU.
 
     Args:
         paths: Cubins, fatbins, objects, libraries, wheels, PTX.
-        progress: Draw a bar on stderr.
+        progress: Passes items on and shows how many of the total are done.
 
     Returns:
         The kernels in order of the files and their names, a kernel that a file carries twice only once; and
@@ -73,27 +69,32 @@ def census(paths: Iterable[Path], progress: bool = False) -> tuple[list[KernelCe
     errors: dict[str, list[str]] = {}
     order = {str(path): number for number, path in enumerate(paths)}
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {}
-        for file, number in order.items():
-            directory = Path(scratch) / str(number)
-            directory.mkdir()
-            cubins, problems = unpack(Path(file), directory)
-            jobs |= {pool.submit(_of_cubin, file, cubin): (file, cubin) for cubin in cubins}
-            if problems:
-                errors[file] = problems
-        bar = tqdm(as_completed(jobs), total=len(jobs), unit="cubin", disable=not progress, file=sys.stderr)
-        for job in bar:
-            file, cubin = jobs[job]
-            try:
-                kernels.update(job.result())
-            except sass.DisassemblyError as error:
-                errors.setdefault(file, []).append(f"{cubin.member or cubin.path.name}: {error}")
+        jobs: dict[Future, tuple[str, Cubin]] = {}
+        try:
+            for file, number in order.items():
+                directory = Path(scratch) / str(number)
+                directory.mkdir()
+                cubins, problems = unpack(Path(file), directory)
+                jobs |= {pool.submit(_of_cubin, file, cubin): (file, cubin) for cubin in cubins}
+                if problems:
+                    errors[file] = problems
+            for job in progress(as_completed(jobs), "census, cubins", len(jobs)):
+                file, cubin = jobs[job]
+                try:
+                    kernels.update(job.result())
+                except sass.DisassemblyError as error:
+                    errors.setdefault(file, []).append(f"{cubin.member or cubin.path.name}: {error}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # whoever interrupts does not wait for the rest
+            raise
     return sorted(kernels, key=lambda k: (order[k.file], k.member, k.arch, k.kernel, k.opcodes)), errors
 
 
 def _of_cubin(file: str, cubin: Cubin) -> list[KernelCensus]:
     functions = sass.disassemble(cubin.path)
     resources = _resources(cubin.path)
+    if str(cubin.path) != file:
+        cubin.path.unlink()  # a large wheel would fill the disk
     result = []
     for symbol, function in functions.items():
         if not function.entry:
@@ -196,79 +197,19 @@ def _read_flash(kernel: KernelCensus) -> str | None:
     return text if flash.cluster_m > 1 else f"{text}, no multicast"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command line of `census`."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="cubin, fatbin, .o, .a, .so, wheel or PTX")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--csv", action="store_true", help="one row per kernel, one column per mechanism")
-    form.add_argument("--json", action="store_true", help='{"kernels": [...], "errors": [...]}')
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Print the census of some files; 1 when any of them could not be read wholly."""
-    try:
-        kernels, errors = census(map(Path, arguments.files), progress=sys.stderr.isatty())
-    except FileNotFoundError as error:
-        print(f"census: {error}", file=sys.stderr)
-        return 1
-    if arguments.json:
-        print(json.dumps({"kernels": [_json(k) for k in kernels], "errors": _error_rows(errors)}, indent=1))
-    elif arguments.csv:
-        _write_csv(kernels)
-    else:
-        _print_table(kernels)
-    for file in dict.fromkeys(arguments.files):
-        if str(Path(file)) not in errors and all(kernel.file != str(Path(file)) for kernel in kernels):
-            print(f"census: {file}: device functions at most, no kernel", file=sys.stderr)
-    for row in _error_rows(errors):
-        print(f"census: {row['file']}: {row['error']}", file=sys.stderr)
-    return 1 if errors else 0
-
-
-def _error_rows(errors: dict[str, list[str]]) -> list[dict[str, str]]:
-    return [{"file": file, "error": problem} for file, problems in errors.items() for problem in problems]
-
-
-def _json(kernel: KernelCensus) -> dict[str, object]:
-    row = asdict(kernel) | {"reading": kernel.reading}
-    return row | {name: dict(row[name]) for name in ("opcodes", "mechanisms", "features")}
-
-
-_OF_KERNEL = ("member", "arch", "kernel", "registers", "shared_bytes")
-_COUNTED = (*MECHANISMS, *sass.FEATURES)
+OF_KERNEL = ("member", "arch", "kernel", "registers", "shared_bytes")
+COUNTED = (*MECHANISMS, *sass.FEATURES)
 
 
 def rows(kernels: Sequence[KernelCensus]) -> list[dict[str, object]]:
     """One row per kernel, one column per mechanism and feature, as `--csv` prints them."""
     return [
         {"file": Path(kernel.file).name}
-        | {column: getattr(kernel, column) for column in _OF_KERNEL}
-        | dict.fromkeys(_COUNTED, 0)
+        | {column: getattr(kernel, column) for column in OF_KERNEL}
+        | dict.fromkeys(COUNTED, 0)
         | dict(kernel.mechanisms)
         | dict(kernel.features)
         | {"opcodes": " ".join(f"{opcode}={count}" for opcode, count in kernel.opcodes)}
         | {"reading": kernel.reading}
         for kernel in kernels
     ]
-
-
-def _write_csv(kernels: Sequence[KernelCensus]) -> None:
-    columns = ["file", *_OF_KERNEL, *_COUNTED, "opcodes", "reading"]
-    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows(kernels))
-
-
-def _print_table(kernels: Sequence[KernelCensus]) -> None:
-    used = {name for kernel in kernels for name, _ in kernel.mechanisms}
-    columns = [name for name in MECHANISMS if name in used]
-    header = ["arch", "regs", "smem_B", *columns, "reading", "kernel"]
-    rows = [header]
-    for kernel in kernels:
-        counts = dict(kernel.mechanisms)
-        name = kernel.flash.label if kernel.flash else kernel.kernel
-        figures = [kernel.arch, kernel.registers, kernel.shared_bytes, *(counts.get(c, ".") for c in columns)]
-        rows.append([*map(str, figures), kernel.reading, name if len(name) <= 80 else name[:79] + "…"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

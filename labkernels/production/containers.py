@@ -14,10 +14,11 @@ from labkernels.errors import LabError
 from labkernels.kernels.sass import DisassemblyError, run_tool
 
 WHEEL_LIMIT_BYTES = 16 << 30
-MEMBER_FREE_BYTES = 64 << 20
-MEMBER_RATIO_LIMIT = 100
+FREE_BYTES = 64 << 20  # what a member and a wheel may unpack to, however well they are compressed
+RATIO_LIMIT = 100
 PTX_LIMIT_BYTES = 64 << 20
 
+_BY_HAND = "unpack it yourself and pass the files"
 _ELF = b"\x7fELF"
 _FATBIN = struct.pack("<I", 0xBA55ED50)
 _BINARY = (_ELF, _FATBIN, b"!<arch>\n")
@@ -50,6 +51,8 @@ def unpack(path: Path, scratch: Path) -> tuple[list[Cubin], list[str]]:
         scratch: Existing empty directory; the cubins are written below it.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            return [], ["neither a file nor a link to one: write it to a file first"]
         with path.open("rb") as file:
             head = file.read(4)
         if head == b"PK\x03\x04":
@@ -64,25 +67,39 @@ def unpack(path: Path, scratch: Path) -> tuple[list[Cubin], list[str]]:
 def _unpack_wheel(path: Path, scratch: Path) -> tuple[list[Cubin], list[str]]:
     cubins: list[Cubin] = []
     errors: list[str] = []
-    left_bytes = WHEEL_LIMIT_BYTES
+    left_bytes = min(WHEEL_LIMIT_BYTES, max(RATIO_LIMIT * path.stat().st_size, FREE_BYTES))
     try:
         with zipfile.ZipFile(path) as wheel:
             for number, info in enumerate(wheel.infolist()):
                 # The name inside the wheel is only a label: what is written is called by its number.
-                directory = scratch / str(number)
+                binary = scratch / str(number) / "binary"
+                found: list[Cubin] = []
                 try:
                     with wheel.open(info) as source:
                         head = source.read(8)
                         if not head.startswith(_BINARY) and not info.filename.endswith(".ptx"):
                             continue
-                        directory.mkdir()
-                        allowed = max(MEMBER_RATIO_LIMIT * info.compress_size, MEMBER_FREE_BYTES)
-                        left_bytes -= _copy(source, head, directory / "binary", min(left_bytes, allowed))
-                    cubins += _unpack_binary(directory / "binary", info.filename, directory)
+                        if left_bytes <= 0:
+                            errors.append(
+                                f"{info.filename} and what follows: too much for a wheel of its size; {_BY_HAND}"
+                            )
+                            break
+                        binary.parent.mkdir()
+                        allowed = min(left_bytes, max(RATIO_LIMIT * info.compress_size, FREE_BYTES))
+                        left_bytes -= _copy(source, head, binary, allowed)
+                    if binary.stat().st_size > allowed:
+                        raise UnreadableError(
+                            f"unpacks to more than {allowed} bytes, too much for its size; {_BY_HAND}"
+                        )
+                    found = _unpack_binary(binary, info.filename, binary.parent)
+                    cubins += found
                 except NoCodeError:
                     continue
                 except (UnreadableError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
                     errors.append(f"{info.filename}: {error}")
+                finally:
+                    if all(cubin.path != binary for cubin in found):
+                        binary.unlink(missing_ok=True)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         errors.append(f"damaged zip: {error}")
     if not cubins and not errors:
@@ -91,17 +108,12 @@ def _unpack_wheel(path: Path, scratch: Path) -> tuple[list[Cubin], list[str]]:
 
 
 def _copy(source: IO[bytes], head: bytes, target: Path, limit_bytes: int) -> int:
+    """Write until there is no more, or more than the limit; returns the bytes written."""
     written = len(head)
     with target.open("wb") as file:
         file.write(head)
-        while block := source.read(1 << 20):
-            written += len(block)
-            if written > limit_bytes:
-                raise UnreadableError(
-                    f"unpacks to more than {limit_bytes} bytes, over the limit for its compressed size: "
-                    "unpack it yourself and pass the file"
-                )
-            file.write(block)
+        while written <= limit_bytes and (block := source.read(1 << 20)):
+            written += file.write(block)
     return written
 
 

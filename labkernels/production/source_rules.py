@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkernels.production.dispatch import fa3
+from labkernels.production.dispatch import AttentionCall, fa3
 
 Check = Callable[[pd.DataFrame], pd.Series]
 
@@ -53,16 +53,16 @@ def verdicts(kernels: pd.DataFrame) -> pd.DataFrame:
 def _dispatched_tile(k: pd.DataFrame) -> pd.Series:
     tiles = [
         fa3(
-            dtype=row["dtype"],
-            head_dim=row["head_dim"],
-            head_dim_v=row["head_dim_v"],
-            causal=row["causal"],
-            local=row["local"],
-            softcap=row["softcap"],
-            heads=1,
-            kv_heads=1,
-            seqlen_q=1024,
-            page_size=1 if row["paged_cp_async"] else None,
+            AttentionCall(
+                **{
+                    name: row[name]
+                    for name in ("dtype", "head_dim", "head_dim_v", "causal", "local", "softcap")
+                },
+                heads=1,
+                kv_heads=1,
+                seqlen_q=1024,
+                page_size=1 if row["paged_cp_async"] else None,
+            )
         )
         for row in k.to_dict("records")
     ]

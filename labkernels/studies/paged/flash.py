@@ -48,9 +48,9 @@ class Problem:
         """Query rows of a tile; the same however the keys are loaded."""
         return self.rule(0).tile_m
 
-    def rule(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.Dispatch:
-        """FlashAttention-3's choice for this problem."""
-        return dispatch.fa3(
+    def call(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.AttentionCall:
+        """The forward pass: causal, through a cache whose sequences have lengths of their own."""
+        return dispatch.AttentionCall(
             dtype=self.dtype,
             head_dim=self.head_dim,
             causal=True,
@@ -62,18 +62,15 @@ class Problem:
             **options,
         )
 
+    def rule(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.Dispatch:
+        """FlashAttention-3's choice for this problem."""
+        return dispatch.fa3(self.call(page_rows, seqlen_q, **options))
+
     def num_splits(self, sm_count: int) -> int:
         """Parts of the keys that FlashAttention-3 plans for sequences of differing lengths."""
+        call = self.call(128)
         return dispatch.fa3_num_splits(
-            self.rule(128),
-            batch=1,
-            seqlen_k=self.seqlen_k,
-            seqlen_q=self.seqlen_q,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_bytes=2 * self.head_dim * dispatch.ELEMENT_BYTES[self.dtype],
-            masked=True,
-            sm_count=sm_count,
+            call, dispatch.fa3(call), batch=1, seqlen_k=self.seqlen_k, masked=True, sm_count=sm_count
         )
 
 

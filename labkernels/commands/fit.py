@@ -1,0 +1,32 @@
+"""`fit`: the model's constants from the stored microbenchmarks."""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+
+from labkernels.commands import GPU, READS, Answer, Option
+from labkernels.commands.progress import track
+from labkernels.errors import LabError
+from labkernels.model.fit import save
+from labkernels.store import Store
+from labkernels.studies import select
+
+
+def options() -> Iterator[Option]:
+    """Whose rows."""
+    yield GPU
+    yield READS
+
+
+def run(arguments: Namespace) -> Answer:
+    """Where the constants went: `model/` beside the tables, which `advise --data` reads."""
+    store = Store(arguments.data)
+    store.require_runs()
+    folder = store.root / "model"
+    if not os.access(folder if folder.exists() else store.root, os.W_OK):
+        raise LabError(f"{folder} cannot be written: copy {store.root} and name the copy with --data")
+    names = select.require_gpus(store, arguments.gpu)
+    for gpu in track(names, "fitting", len(names)):
+        save(store, gpu)
+    folders = dict.fromkeys(names, str(folder))
+    return Answer({"models": folders}, "\n".join(folders.values()))

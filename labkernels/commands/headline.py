@@ -1,0 +1,35 @@
+"""`headline`: the figures that README and introduction quote, per GPU."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from labkernels.book.headline import Figure, headline
+from labkernels.commands import READS, Answer, Option
+from labkernels.store import Store
+
+
+def options() -> Iterator[Option]:
+    """Which folder."""
+    yield READS
+
+
+def run(arguments: Namespace) -> Answer:
+    """Each figure with unit, interval and run; one that was not measured is null, never left out."""
+    store = Store(arguments.data)
+    store.require_runs()
+    by_gpu = headline(store)
+    value = {gpu: {name: asdict(one) for name, one in figures.items()} for gpu, figures in by_gpu.items()}
+    lines = [
+        line
+        for gpu, figures in by_gpu.items()
+        for line in (gpu, *(_line(*figure) for figure in figures.items()))
+    ]
+    return Answer(value, "\n".join(lines))
+
+
+def _line(name: str, figure: Figure) -> str:
+    text = "not measured" if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
+    high = "open" if figure.high is None else f"{figure.high:,.4g}"
+    interval = f"  [{figure.low:,.4g}, {high}]" if figure.low is not None else ""
+    return f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip()
