@@ -26,24 +26,17 @@ def counted_experiment(
     metrics: Mapping[str, str],
     ready: Ready,
 ) -> Experiment:
-    """Launches counted in a process of their own; described and checked here. The table has the experiment's name.
+    """What is `ready`, counted in a process of its own; described and checked here. The table has the name.
 
-    Args:
-        module: that defines it: `__name__`.
-        name: as in `Experiment`.
-        question: as in `Experiment`.
-        presets: parameter sets.
-        metrics: names of Nsight Compute's metrics, each with its column.
-        ready: what is launched, in order.
+    `module` is the `__name__` of that which defines it; `metrics` are Nsight Compute's, each with its column.
     """
 
     def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
         target = [sys.executable, "-m", __name__, module, json.dumps(asdict(parameters))]
         counted = counters.count(target, metrics)
         rows, kernels = [], []
-        for (one, tiles), values in zip(
-            launched(ready(gpu, parameters)), progress(counted, "count"), strict=True
-        ):
+        here = launched(ready(gpu, parameters))
+        for (one, tiles), values in zip(here, progress(counted, "count"), strict=True):
             one.check_sums(tiles)
             rows.append({**one.row(tiles), **values})
             kernels.append(one.kernel)
@@ -66,9 +59,8 @@ def launched(bound: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
 
 def given(text: str) -> dict[str, Any]:
     """Parameters from JSON; lists become tuples."""
-    return {
-        key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
-    }
+    values = json.loads(text).items()
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values}
 
 
 if __name__ == "__main__":

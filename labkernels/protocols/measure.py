@@ -10,6 +10,8 @@ from labkernels.protocols.ring import ClusterRing, RingConfiguration
 from labkernels.protocols.rounds import timed_rounds
 from labkernels.protocols.stream import Configuration, Stream
 
+Columns = dict[str, Any]
+
 
 def stream_experiment(
     name: str,
@@ -17,38 +19,20 @@ def stream_experiment(
     presets: Mapping[str, Any],
     configurations: Callable[[Any, int], Iterable[Configuration]],
     table: str = "throughput",
-    describe: Callable[[Configuration], dict[str, Any]] = lambda configuration: {},
+    describe: Callable[[Configuration], Columns] = lambda configuration: {},
 ) -> Experiment:
-    """Streams timed side by side.
+    """Streams side by side, of a parameter set (with `bytes_moved` by a launch, at least, and `rounds`) and SMs.
 
     Configurations of which an SM cannot hold `ctas_per_sm` blocks are left out: they would measure another number.
-
-    Args:
-        name: as in `Experiment`.
-        question: as in `Experiment`.
-        presets: parameter sets with `bytes_moved` by each timed launch, at least, and `rounds`.
-        configurations: what to run, of a parameter set and a number of SMs.
-        table: where the rows go.
-        describe: further columns of a configuration's rows.
+    `describe` gives further columns of a configuration.
     """
 
     def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
         chosen = list(configurations(parameters, gpu.facts.sm_count))
         memory = Memory(gpu, max(c.operand.footprint_bytes for c in chosen))
-        bound = (Stream(gpu, c, memory.buffer, memory.seed) for c in progress(chosen, "check"))
-        streams = [
-            _checked(one)
-            for one in bound
-            if one.resident_ctas_per_sm >= one.configuration.operand.ring.ctas_per_sm
-        ]
-
-        def once(stream: Stream) -> dict[str, Any]:
-            if stream.configuration.source == "l2":
-                stream.warm()
-            return stream.timed(stream.tiles_for(parameters.bytes_moved)) | describe(stream.configuration)
-
-        rows = timed_rounds(streams, once, parameters.rounds, progress)
-        return _finished(table, rows, streams, parameters.bytes_moved, memory)
+        streams = (Stream(gpu, c, memory.buffer, memory.seed) for c in progress(chosen, "check"))
+        held = (s for s in streams if s.resident_ctas_per_sm >= s.configuration.operand.ring.ctas_per_sm)
+        return _timed(table, held, memory, parameters.bytes_moved, parameters.rounds, progress, describe)
 
     return Experiment(name, question, (table,), presets, measure, needs(Gpu))
 
@@ -59,64 +43,64 @@ def ring_experiment(
     presets: Mapping[str, Any],
     configurations: Callable[[Any], Iterable[RingConfiguration]],
 ) -> Experiment:
-    """Rings timed side by side.
-
-    Args:
-        name: as in `Experiment`.
-        question: as in `Experiment`.
-        presets: parameter sets with `bytes_per_cta` brought by each timed launch, at least, and `rounds`.
-        configurations: what to run, of a parameter set.
-    """
+    """Rings side by side, of a parameter set (with `bytes_per_cta` brought by a launch, at least, and `rounds`)."""
 
     def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
         chosen = list(configurations(parameters))
         memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
-        made = max((c.footprint_bytes for c in chosen if c.source == "computed"), default=16)
-        with Buffer(made) as scratch:
-            rings = [
-                _checked(
-                    ClusterRing(gpu, c, scratch if c.source == "computed" else memory.buffer, memory.seed)
-                )
+        with Buffer(max((c.footprint_bytes for c in chosen if c.source == "computed"), default=16)) as made:
+            rings = (
+                ClusterRing(gpu, c, made if c.source == "computed" else memory.buffer, memory.seed)
                 for c in progress(chosen, "check")
-            ]
-
-            def once(ring: ClusterRing) -> dict[str, Any]:
-                ring.place_source(memory)
-                return ring.timed(ring.tiles_for(parameters.bytes_per_cta))
-
-            rows = timed_rounds(rings, once, parameters.rounds, progress)
-            return _finished("cluster_ring", rows, rings, parameters.bytes_per_cta, memory)
+            )
+            amount, rounds = parameters.bytes_per_cta, parameters.rounds
+            return _timed("cluster_ring", rings, memory, amount, rounds, progress)
 
     return Experiment(name, question, ("cluster_ring",), presets, measure, needs(Gpu))
 
 
 def rings_ready(
-    gpu: Gpu, configurations: Iterable[RingConfiguration], bytes_per_cta: int
-) -> Iterator[tuple[ClusterRing, int]]:
-    """Rings one after the other, each with the tiles to launch, over memory that is where it is to be."""
-    chosen = list(configurations)
-    memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
-    for configuration in chosen:
-        ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
-        ring.place_source(memory)
-        yield ring, ring.tiles_for(bytes_per_cta)
-    memory.close()
+    configurations: Callable[[Any], Iterable[RingConfiguration]],
+) -> Callable[[Gpu, Any], Iterator[tuple[ClusterRing, int]]]:
+    """For `counted_experiment`: one ring after the other, with the tiles to launch, its source where it is to be."""
+
+    def ready(gpu: Gpu, parameters: Any) -> Iterator[tuple[ClusterRing, int]]:
+        chosen = list(configurations(parameters))
+        memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
+        for configuration in chosen:
+            ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
+            ring.place_source(memory)
+            yield ring, ring.tiles_for(parameters.bytes_per_cta)
+        memory.close()
+
+    return ready
 
 
-def _checked(bound: Any) -> Any:
-    bound.check()
-    return bound
-
-
-def _finished(
-    table: str, rows: list[dict[str, Any]], bound: list[Any], amount: int, memory: Memory
+def _timed(
+    table: str,
+    bound: Iterable[Stream] | Iterable[ClusterRing],
+    memory: Memory,
+    amount: int,
+    rounds: int,
+    progress: Progress,
+    describe: Callable[[Any], Columns] = lambda configuration: {},
 ) -> Result:
-    """A last launch of each, as timed, with what its threads read compared; then all is freed."""
+    """All are checked; then timed in every round; then launched once more, what their threads read compared."""
+    ready = []
     for one in bound:
+        one.check()
+        ready.append(one)
+
+    def once(one: Any) -> Columns:
+        one.place_source(memory)
+        return one.timed(one.tiles_for(amount)) | describe(one.configuration)
+
+    rows = timed_rounds(ready, once, rounds, progress)
+    for one in ready:
         one.require_arrived()
         one.launch(tiles := one.tiles_for(amount))
         one.require_arrived()
         one.check_sums(tiles)
         one.close()
     memory.close()
-    return Result({table: rows}, [one.kernel for one in bound])
+    return Result({table: rows}, [one.kernel for one in ready])

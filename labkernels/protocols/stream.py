@@ -222,9 +222,10 @@ class Stream(Bound):
             np.uint64(self._statuses.address),
         )
 
-    def warm(self) -> None:
-        """Bring the footprint into L2: queued."""
-        self.launch(self.tiles_for(2 * self.configuration.operand.footprint_bytes))
+    def place_source(self, _memory: object) -> None:
+        """Bring the footprint into L2 where the configuration has it there: queued."""
+        if self.configuration.source == "l2":
+            self.launch(self.tiles_for(2 * self.configuration.operand.footprint_bytes))
 
     def timed(self, tiles: int) -> dict[str, Any]:
         """The row of one timed launch."""

@@ -100,13 +100,20 @@ class Sampler:
     def __init__(self, gpu: Gpu, memory: Memory) -> None:
         self.gpu, self.memory = gpu, memory
         self.samples: dict[tuple, list[np.ndarray]] = {}
-        self.chases: dict[str, Chase] = {}
 
     def add(self, chase: Chase, protocol: str, source: str, cycles: np.ndarray) -> None:
         """Keep the cycles of some steps."""
-        self.chases[chase.spec.name] = chase
-        key = (chase.spec, protocol, source, chase.chain.footprint_bytes, chase.transfer_bytes, chase.threads)
-        self.samples.setdefault(key, []).append(cycles)
+        columns = {
+            "kernel": chase.spec.name,
+            "mechanism": chase.spec.mechanism,
+            "variant": variant(chase.spec),
+            "protocol": protocol,
+            "source": source,
+            "footprint_bytes": chase.chain.footprint_bytes,
+            "transfer_bytes": chase.transfer_bytes,
+            "threads": chase.threads,
+        }
+        self.samples.setdefault(tuple(columns.items()), []).append(cycles)
 
     def in_l2(self, chase: Chase) -> None:
         """The chain until it is near, and once more after its resident lines were written, when half of them are far.
@@ -165,34 +172,12 @@ class Sampler:
         self.add(chase, "first_cold_page", "hbm", np.concatenate(cold))
         self.add(chase, "cold_pages", "hbm", chase.cycles()[launches:])
 
-    def rows(self, clock_mhz: float) -> list[dict[str, Any]]:
+    def rows(self, clock_mhz: float) -> Iterator[dict[str, Any]]:
         """One row per kernel, protocol, place and size."""
-        return [_row(*key, np.concatenate(parts), clock_mhz) for key, parts in self.samples.items()]
-
-
-def _row(
-    spec: KernelSpec,
-    protocol: str,
-    source: str,
-    footprint_bytes: int,
-    transfer_bytes: int,
-    threads: int,
-    cycles: np.ndarray,
-    clock_mhz: float,
-) -> dict[str, Any]:
-    summary = summarize(cycles)
-    return {
-        "kernel": spec.name,
-        "mechanism": spec.mechanism,
-        "variant": variant(spec),
-        "protocol": protocol,
-        "source": source,
-        "footprint_bytes": footprint_bytes,
-        "transfer_bytes": transfer_bytes,
-        "threads": threads,
-        **summary.cycles(),
-        "ns_median": round(summary.median / clock_mhz * 1e3, 1),
-    }
+        for columns, parts in self.samples.items():
+            summary = summarize(np.concatenate(parts))
+            ns = round(summary.median / clock_mhz * 1e3, 1)
+            yield {**dict(columns), **summary.cycles(), "ns_median": ns}
 
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
@@ -243,7 +228,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 sampler.on_cold_pages(chase, parameters.launches)
     if (clock_mhz := gpu.board.sm_clock_mhz()) is None:  # right after kernels, while it is up
         raise LabError("NVML does not tell the SM clock, so that cycles have no length in ns")
-    rows = sampler.rows(clock_mhz)
+    rows = list(sampler.rows(clock_mhz))
     memory.close()
     return Result({"latency": rows}, [chase.kernel for chase in (*near.values(), *whole)])
 

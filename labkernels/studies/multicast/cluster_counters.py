@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.device import Gpu, counters
+from labkernels.device import counters
 from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.counted import counted_experiment
 from labkernels.protocols.measure import rings_ready
-from labkernels.protocols.ring import ClusterRing, RingConfiguration, four_ways, skews, unicast_ring
+from labkernels.protocols.ring import RingConfiguration, four_ways, skews, unicast_ring
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,7 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         yield from four_ways(fan_out, "hbm", *ring, p.hbm_footprint_bytes, lag_cycles=max(p.lag_cycles))
 
 
-def ready(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[ClusterRing, int]]:
-    """Every ring, over memory that is warm where it is to be."""
-    return rings_ready(gpu, configurations(parameters), parameters.bytes_per_cta)
-
+ready = rings_ready(configurations)
 
 EXPERIMENT = counted_experiment(
     __name__,

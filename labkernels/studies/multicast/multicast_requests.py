@@ -1,12 +1,8 @@
 """What do multicasts to few and to many CTAs ask of the fabric? The rings of `wide_clusters`, counted."""
 
-from collections.abc import Iterator
-
-from labkernels.device import Gpu
 from labkernels.protocols.counted import counted_experiment
 from labkernels.protocols.measure import rings_ready
-from labkernels.protocols.ring import ClusterRing
-from labkernels.studies.multicast.wide_clusters import PRESETS, Parameters, configurations
+from labkernels.studies.multicast.wide_clusters import PRESETS, configurations
 
 METRICS = {
     "l1tex__m_l1tex2xbar_read_requests_mem_global_op_tma_ld_dest_multicast.sum": "requests",
@@ -21,10 +17,7 @@ METRICS = {
 }
 
 
-def ready(gpu: Gpu, parameters: Parameters) -> Iterator[tuple[ClusterRing, int]]:
-    """Every ring, over memory that is warm where it is to be."""
-    return rings_ready(gpu, configurations(parameters), parameters.bytes_per_cta)
-
+ready = rings_ready(configurations)
 
 EXPERIMENT = counted_experiment(
     __name__,

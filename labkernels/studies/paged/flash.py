@@ -3,7 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -249,25 +249,15 @@ def require_expected(variant: Variant, kernel: FlashKernel, num_splits: int) -> 
 
 def describe(variant: Variant, kernel: FlashKernel, num_splits: int) -> dict[str, Any]:
     """Columns of a variant and of the kernel that ran."""
-    problem = variant.problem
+    ran = ("dtype", "head_dim", "causal", "tile_m", "tile_n", "cluster_m", "pack_gqa")
     return {
-        "phase": problem.phase,
+        "phase": variant.problem.phase,
         "route": variant.route,
         "mechanism": mechanism(kernel),
         "rule_mechanism": replace(variant, route="rule").expected(num_splits).k,
         "kernel": kernel.label,
         "page_rows": variant.page_rows,
-        "dtype": kernel.dtype,
-        "head_dim": kernel.head_dim,
-        "heads": problem.heads,
-        "kv_heads": problem.kv_heads,
-        "batch": problem.batch,
-        "seqlen_q": problem.seqlen_q,
-        "seqlen_k": problem.seqlen_k,
-        "causal": kernel.causal,
         "num_splits": num_splits,
-        "tile_m": kernel.tile_m,
-        "tile_n": kernel.tile_n,
-        "cluster_m": kernel.cluster_m,
-        "pack_gqa": kernel.pack_gqa,
+        **asdict(variant.problem),
+        **{name: getattr(kernel, name) for name in ran},
     }
