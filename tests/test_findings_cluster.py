@@ -9,6 +9,7 @@ import pytest
 from labkernels import charts
 from labkernels.charts import tables
 from labkernels.errors import NotMeasured
+from labkernels.model.advisor import gpus
 from labkernels.paths import BOOK
 from labkernels.store import Store, new_run_id
 from labkernels.studies import cluster_charts, cluster_rows, select
@@ -23,7 +24,7 @@ NAMES = ("multicast", "handshake", "crowding", "broadcast", "cluster_counters", 
 @pytest.fixture(scope="module")
 def frames():
     store = Store()
-    return {name: select.latest_rows(store, name, "NVIDIA H200") for name in NAMES}
+    return {name: select.require_rows(store, name, gpus()[0]) for name in NAMES}
 
 
 def test_rows_without_what_a_figure_asks_for_are_not_measured(frames):
@@ -123,7 +124,7 @@ def test_every_main_chart_shows_what_the_reader_measured(chapter, tmp_path, monk
         """A quick run of a GPU like the stored one, a tenth slower."""
         asked.append((name, preset))
         table = experiment(name).table()
-        run_id = select.latest_run(stored, name)
+        run_id = select.latest_run(stored, name, gpus()[0])
         rows = stored.read(table, run_ids=[run_id]).query(QUICK[name])
         rows = rows.drop(columns="run_id").astype(object).where(lambda frame: frame.notna(), None)
         if cluster_rows.RATE in rows:

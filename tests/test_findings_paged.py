@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from labkernels.errors import NotMeasured
+from labkernels.model.advisor import gpus
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.paged import findings as found
@@ -131,7 +132,7 @@ def test_signs_agree_where_isolated_and_real_kernels_say_the_same(paged, fa3):
 
 
 def stored(experiment):
-    rows = select.latest_rows(Store(), experiment)
+    rows = select.latest_rows(Store(), experiment, gpus()[0])
     if rows.empty:
         pytest.skip(f"no rows of {experiment} yet")
     return rows
@@ -147,7 +148,7 @@ def test_stored_rows_show_the_mechanism_that_the_rules_say():
 
 
 def test_stored_page_table_costs_compare_one_kernel_with_itself():
-    rows = select.latest_rows(Store(), "fa3_fwd")
+    rows = select.latest_rows(Store(), "fa3_fwd", gpus()[0])
     if rows.empty:
         pytest.skip("no rows of fa3_fwd yet")
     assert set(rows["mechanism"]) == {"tma_tile"}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkernels.errors import NotInstalled, NotMeasured
+from labkernels.model.advisor import gpus
 from labkernels.paths import ROOT
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
@@ -19,6 +20,7 @@ from labkernels.studies.gemm.shapes import SHAPES
 
 TILES = st.sampled_from(family.TILES)
 EXTENTS = st.integers(1, 40_000)
+GPU = gpus()[0]
 RESIDENT = {1: 132, 2: 132, 4: 120}
 
 
@@ -29,7 +31,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def rounds(store):
-    return gemm_findings.Rounds(gemm_findings.with_kernels(select.latest_rows(store, "gemm")))
+    return gemm_findings.Rounds(gemm_findings.with_kernels(select.require_rows(store, "gemm", GPU)))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +149,7 @@ def test_decomposition_says_what_is_missing(rounds):
 
 
 def test_headline_figures_are_of_the_rows(store):
-    frame = select.latest_rows(store, "gemm")
+    frame = select.require_rows(store, "gemm", GPU)
     best = gemm_findings.wgmma_bf16_tflops(frame)
     rows = frame[frame["dtype"].eq("bf16") & frame["kernel"].ne("library")]
     assert best.low <= best.value <= best.high

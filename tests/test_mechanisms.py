@@ -19,6 +19,7 @@ QUOTED = re.compile(rf"""["'`]({"|".join(MECHANISMS)})["'`]""")
 NAMED_BY_INTENT = {
     "mechanisms.py",
     "kernels/registry.py",
+    "model/configurations.py",
     "model/fit.py",
     "model/numbers.py",
     "model/project.py",

@@ -7,9 +7,19 @@ README = (BOOK.parent / "README.md").read_text(encoding="utf8")
 
 
 def test_readme_quotes_the_headline_figures_of_the_stored_rows(capsys):
+    """Of the GPUs that it speaks of: those whose name stands on a line of its own, as `headline` prints it."""
     assert main(["headline"]) == 0
+    quoted, gpu = {}, ""
     for line in capsys.readouterr().out.splitlines():
-        assert line.strip() in README, f"README lacks: {line.strip()}"
+        if line.startswith(" "):
+            quoted[gpu].append(line.strip())
+        else:
+            gpu = line
+            quoted[gpu] = []
+    spoken_of = set(quoted) & {line.strip() for line in README.splitlines()}
+    assert spoken_of
+    for line in (line for gpu in spoken_of for line in quoted[gpu]):
+        assert line in README, f"README lacks: {line}"
 
 
 def test_readme_opens_with_the_two_commands():

@@ -10,10 +10,12 @@ from myst_nb import glue
 from labkernels.book.verdicts import verdict_table
 from labkernels.charts.tables import Table
 from labkernels.errors import LabError, NotMeasured
+from labkernels.model import advisor
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
 from labkernels.studies.experiments import experiment as named
 from labkernels.studies.rules import judge
+from labkernels.studies.stats import having
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
@@ -77,7 +79,10 @@ class Chapter:
         self._own: dict[str, str] = {}
 
     def _shown(self, wanted: str) -> str:
-        """The wanted GPU; of none, that with most of the chapter's experiments in full; of several, the newest."""
+        """The wanted GPU; of none, that with most full experiments, the chapter's own before the others.
+
+        Of several, one that the model was fitted to, then the newest.
+        """
         names = select.gpus(self.store)
         if not names:
             raise ParameterError(
@@ -88,10 +93,16 @@ class Chapter:
             raise ParameterError(
                 f"parameter gpu is {wanted!r}, of which there are no runs; give {' or '.join(names)}"
             )
-        runs = self.store.read(RUNS)
-        full = runs[runs["preset"].eq("full") & runs["experiment"].isin(self.experiments)]
-        covered = full.groupby("gpu_name")["experiment"].nunique()
-        return wanted or max(reversed(names), key=lambda name: covered.get(name, 0))
+        full = (
+            having(self.store.read(RUNS), preset="full").groupby("gpu_name")["experiment"].agg(set).to_dict()
+        )
+        fitted = advisor.gpus(self.store.root)
+
+        def rank(name: str) -> tuple[int, int, bool]:
+            covered = full.get(name, set())
+            return len(covered & {*self.experiments}), len(covered), name in fitted
+
+        return wanted or max(reversed(names), key=rank)
 
     def measure(self, *experiments: str) -> None:
         """Measure on this machine's GPU, all of the chapter's experiments if none is named, and store the rows.

@@ -8,6 +8,8 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.model import validate
+from labkernels.model.configurations import frames, left_out
+from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.broadcast import findings as broadcast
@@ -24,7 +26,8 @@ class Figure:
     """One figure: its value with an interval, where it was measured and from which run.
 
     A value of None means that it was not measured on this GPU, or, with a run, that it does not exist there.
-    `high` of None beside a `low`: the interval is open upwards.
+    `high` of None beside a `low`: the interval is open upwards. `note` says which rows are missing, or what was
+    measured and is not in the figure.
     """
 
     value: float | None
@@ -32,27 +35,11 @@ class Figure:
     low: float | None = None
     high: float | None = None
     run_id: str | None = None
+    note: str = ""
 
 
-#: Value, interval and run of a figure on a GPU; NotMeasured where there are no rows for it.
-Measure = Callable[[Store, str], tuple[float | None, float | None, float | None, str]]
-
-
-def _of(experiment: str, find: Callable[[pd.DataFrame], tuple[float | None, float, float | None]]) -> Measure:
-    """A figure of the newest run of an experiment."""
-
-    def measure(store: Store, gpu: str) -> tuple[float | None, float, float | None, str]:
-        frame = select.require_rows(store, experiment, gpu)
-        return *find(frame), str(frame["run_id"].iloc[0])
-
-    return measure
-
-
-def _read_gbps(source: str) -> Measure:
-    def find(frame: pd.DataFrame) -> Measured:
-        return measured(crossover.rounds_of(frame, crossover.best(frame, source))["gbps"])
-
-    return _of("throughput", find)
+def _read_gbps(source: str) -> Callable[[pd.DataFrame], Measured]:
+    return lambda frame: measured(crossover.rounds_of(frame, crossover.best(frame, source))["gbps"])
 
 
 def _tma_premium(frame: pd.DataFrame) -> tuple[float, float, float]:
@@ -72,65 +59,70 @@ def _regret(frame: pd.DataFrame) -> tuple[float, float, float]:
     return regret.mean, 1.0, regret.worst
 
 
-def _of_advisor(name: str) -> Measure:
-    """A score over the held-out configurations, with the interval of resampled cells."""
-
-    def measure(store: Store, gpu: str) -> tuple[float, float, float, str]:
-        cells = validate.choices(validate.held_out(store, gpu))
-        rng = np.random.default_rng(SEED)
-        draws = [
-            getattr(validate.score(cells.sample(frac=1, replace=True, random_state=rng)), name)
-            for _ in range(400)
-        ]
-        low, high = np.quantile(draws, [0.025, 0.975])
-        run_id = select.latest_run(store, "throughput", gpu)
-        return getattr(validate.score(cells), name), float(low), float(high), str(run_id)
-
-    return measure
-
-
-#: Every name that a reader may rely on, in the order of the table.
-FIGURES: dict[str, tuple[str, Measure]] = {
-    "hbm_read_gbps": ("GB/s", _read_gbps("hbm")),
-    "l2_read_gbps": ("GB/s", _read_gbps("l2")),
-    "tma_latency_premium_cycles": ("cycles", _of("latency", _tma_premium)),
-    "crossover_bytes_in_flight_per_sm": ("bytes per SM", _of("throughput", _crossover)),
+#: Unit of each figure, the experiment it is of, and value and interval from that experiment's rows.
+OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple[float | None, float, float | None]]]] = {
+    "hbm_read_gbps": ("GB/s", "throughput", _read_gbps("hbm")),
+    "l2_read_gbps": ("GB/s", "throughput", _read_gbps("l2")),
+    "tma_latency_premium_cycles": ("cycles", "latency", _tma_premium),
+    "crossover_bytes_in_flight_per_sm": ("bytes per SM", "throughput", _crossover),
     "multicast_fill_bytes_per_clock_per_sm": (
-        "B/clk/SM",
-        _of("multicast", multicast.multicast_fill_bytes_per_clock_per_sm),
+        "B/clk/SM", "multicast", multicast.multicast_fill_bytes_per_clock_per_sm,
     ),
-    "multicast_l2_read_ratio": (
-        "ratio",
-        _of("cluster_counters", multicast.multicast_l2_read_ratio),
-    ),
-    "dsm_bulk_bytes_per_clock_per_sm": (
-        "B/clk/SM",
-        _of("dsm", broadcast.dsm_bulk_bytes_per_clock_per_sm),
-    ),
-    "dsm_load_latency_cycles": (
-        "cycles",
-        _of("cluster_latency", broadcast.dsm_load_latency_cycles),
-    ),
-    "paged_best_over_contiguous": ("ratio", _of("paged", paged.paged_best_over_contiguous)),
-    "fa3_rule_regret": ("ratio", _of("fa3", _regret)),
-    "wgmma_bf16_tflops": ("TFLOP/s", _of("gemm", gemm.wgmma_bf16_tflops)),
-    "gemm_best_over_library": ("ratio", _of("gemm", gemm.gemm_best_over_library)),
-    "advisor_agreement": ("ratio", _of_advisor("agreement")),
-    "advisor_regret_p95": ("ratio", _of_advisor("regret_p95")),
-}
+    "multicast_l2_read_ratio": ("ratio", "cluster_counters", multicast.multicast_l2_read_ratio),
+    "dsm_bulk_bytes_per_clock_per_sm": ("B/clk/SM", "dsm", broadcast.dsm_bulk_bytes_per_clock_per_sm),
+    "dsm_load_latency_cycles": ("cycles", "cluster_latency", broadcast.dsm_load_latency_cycles),
+    "paged_best_over_contiguous": ("ratio", "paged", paged.paged_best_over_contiguous),
+    "fa3_rule_regret": ("ratio", "fa3", _regret),
+    "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
+    "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),
+}  # fmt: skip
+
+#: Figures that are scores of the advisor on the held-out configurations.
+OF_ADVISOR = {"advisor_agreement": "agreement", "advisor_regret_p95": "regret_p95"}
+
+#: Every name that a reader may rely on, in the order of the table, with its unit.
+FIGURES = {name: unit for name, (unit, _, _) in OF_ROWS.items()} | dict.fromkeys(OF_ADVISOR, "ratio")
 
 
-def _figure(measure: Measure, unit: str, store: Store, gpu: str) -> Figure:
+def _of_rows(store: Store, gpu: str, name: str) -> Figure:
+    unit, experiment, find = OF_ROWS[name]
     try:
-        value, low, high, run_id = measure(store, gpu)
-    except NotMeasured:
-        return Figure(None, unit)
-    return Figure(value, unit, low, high, run_id)
+        frame = select.require_rows(store, experiment, gpu)
+        value, low, high = find(frame)
+    except NotMeasured as missing:
+        return Figure(None, unit, note=str(missing))
+    return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]))
 
 
-def headline(store: Store) -> dict[str, dict[str, Figure]]:
-    """All figures by GPU name and figure name; not measured is a value of None, never left out."""
+def _of_advisor(store: Store, gpu: str) -> dict[str, Figure]:
+    """Scores with the interval of resampled cells."""
+    try:
+        rows = frames(store, gpu, validate.LOADS)
+        cells = validate.choices(validate.held_out(store, gpu))
+    except NotMeasured as missing:
+        return {name: Figure(None, "ratio", note=str(missing)) for name in OF_ADVISOR}
+    rng = np.random.default_rng(SEED)
+    draws = [validate.score(cells.sample(frac=1, replace=True, random_state=rng)) for _ in range(400)]
+    run_id, note = str(rows["throughput"]["run_id"].iloc[0]), ", ".join(left_out(rows))
     return {
-        gpu: {name: _figure(measure, unit, store, gpu) for name, (unit, measure) in FIGURES.items()}
-        for gpu in select.gpus(store)
+        name: Figure(
+            getattr(validate.score(cells), field),
+            "ratio",
+            *(float(end) for end in np.quantile([getattr(draw, field) for draw in draws], [0.025, 0.975])),
+            run_id,
+            note and f"without {note}",
+        )
+        for name, field in OF_ADVISOR.items()
+    }
+
+
+def headline(store: Store, progress: Progress = silent) -> dict[str, dict[str, Figure]]:
+    """All figures by GPU name and figure name; not measured is a value of None, never left out.
+
+    Raises:
+        NotMeasured: the store has no run at all.
+    """
+    return {
+        gpu: {name: _of_rows(store, gpu, name) for name in progress(OF_ROWS, gpu)} | _of_advisor(store, gpu)
+        for gpu in select.require_gpus(store)
     }

@@ -26,7 +26,9 @@ def run(arguments: Namespace) -> Answer:
     if not os.access(folder if folder.exists() else store.root, os.W_OK):
         raise LabError(f"{folder} cannot be written: copy {store.root} and name the copy with --data")
     names = select.require_gpus(store, arguments.gpu)
-    for gpu in track(names, "fitting", len(names)):
-        save(store, gpu)
+    notes = []
+    for gpu in names:
+        without = save(store, gpu, track)
+        notes += [f"left out of the fit on {gpu}: {', '.join(without)}"] if without else []
     folders = dict.fromkeys(names, str(folder))
-    return Answer({"models": folders}, "\n".join(folders.values()))
+    return Answer({"models": folders}, "\n".join(folders.values()), notes=tuple(notes))

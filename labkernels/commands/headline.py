@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from labkernels.book.headline import Figure, headline
 from labkernels.commands import READS, Answer, Option
+from labkernels.commands.progress import track
 from labkernels.store import Store
 
 
@@ -18,18 +19,25 @@ def run(arguments: Namespace) -> Answer:
     """Each figure with unit, interval and run; one that was not measured is null, never left out."""
     store = Store(arguments.data)
     store.require_runs()
-    by_gpu = headline(store)
+    by_gpu = headline(store, track)
     value = {gpu: {name: asdict(one) for name, one in figures.items()} for gpu, figures in by_gpu.items()}
     lines = [
         line
         for gpu, figures in by_gpu.items()
         for line in (gpu, *(_line(*figure) for figure in figures.items()))
     ]
-    return Answer(value, "\n".join(lines))
+    without = {
+        f"the advisor's figures on {gpu} are {one.note}"
+        for gpu, figures in by_gpu.items()
+        for one in figures.values()
+        if one.note and one.value is not None
+    }
+    return Answer(value, "\n".join(lines), notes=tuple(sorted(without)))
 
 
 def _line(name: str, figure: Figure) -> str:
-    text = "not measured" if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
+    missing = ": ".join(filter(None, ("not measured", figure.note)))
+    text = missing if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
     high = "open" if figure.high is None else f"{figure.high:,.4g}"
     interval = f"  [{figure.low:,.4g}, {high}]" if figure.low is not None else ""
     return f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip()

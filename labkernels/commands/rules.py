@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from labkernels.commands import GPU, READS, Answer, Option
+from labkernels.commands.progress import track
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.rules import judge
@@ -19,7 +20,11 @@ def run(arguments: Namespace) -> Answer:
     """Every rule with its verdict and the sentence of evidence."""
     store = Store(arguments.data)
     store.require_runs()
-    found = [verdict for gpu in select.require_gpus(store, arguments.gpu) for verdict in judge(store, gpu)]
+    found = [
+        verdict
+        for gpu in select.require_gpus(store, arguments.gpu)
+        for verdict in judge(store, gpu, progress=track)
+    ]
     told = ("id", "chapter", "operands", "take", "statement", "scope")
     rows = [
         {"gpu": v.gpu, "outcome": v.outcome, "evidence": v.sentence, "run_ids": v.run_ids}

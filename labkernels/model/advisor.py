@@ -226,10 +226,10 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
         root: folder of the tables, with the fitted constants.
 
     Raises:
-        BadArgument: no mechanism can take the operand (a line for each reason), or the GPU or the cluster was
-            not measured.
+        BadArgument: no mechanism can take the operand (a line for each reason), or the cluster was not measured.
+        NotMeasured: a GPU without constants.
     """
-    gpu = gpu or gpus(root)[0]
+    gpu = gpu or next(iter(gpus(root)), "")
     of = constants(gpu, root)
     operand, load = question.operand(), question.load()
     delivered = prod(operand.shape) * operand.element_bytes * load.fan_out
@@ -332,7 +332,7 @@ def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
 
 
 def gpus(root: Path = DATA) -> list[str]:
-    """GPUs with fitted constants."""
+    """GPUs with fitted constants; none where nothing was fitted."""
     return list(dict.fromkeys(row["gpu"] for row in Store(root).records("constants")))
 
 

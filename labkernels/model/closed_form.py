@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from labkernels.errors import BadArgument
+from labkernels.errors import NotMeasured
 from labkernels.kernels.registry import AXES
 from labkernels.mechanisms import CLUSTER, MECHANISMS
 from labkernels.operand import KIB
@@ -273,13 +273,15 @@ def constants(gpu: str, root: Path = DATA) -> Constants:
     """The fitted constants of one GPU.
 
     Raises:
-        BadArgument: there are none; the message names the GPUs that have them.
+        NotMeasured: there are none; the message names the GPUs that have them.
     """
     rows = Store(root).records("constants")
+    if not rows:
+        raise NotMeasured(f"{root} holds no model: run python -m labkernels fit")
     found = {(row["way"], row["constant"]): row["value"] for row in rows if row["gpu"] == gpu}
     if not found:
         known = ", ".join(dict.fromkeys(row["gpu"] for row in rows))
-        raise BadArgument(
+        raise NotMeasured(
             f"no model of {gpu!r}: choose {known}, or measure it and run python -m labkernels fit"
         )
     return found

@@ -1,53 +1,32 @@
 """Fits the model's constants to the microbenchmarks of one GPU, and stores them with what they are from."""
 
-import hashlib
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
 
-from labkernels.mechanisms import names
+from labkernels import mechanisms
 from labkernels.model.closed_form import (
-    CROSSING,
     DSM,
     PREFERENCE,
-    SHARES,
-    Load,
+    Constants,
     constants,
     predict,
     way_of,
 )
-from labkernels.operand import LONGEST_ROW_BYTES
-from labkernels.store import RUNS, Store
-from labkernels.studies import select
-from labkernels.studies.cluster_rows import PLAIN, RATE
+from labkernels.model.configurations import (
+    LOAD,
+    Frames,
+    configurations,
+    frames,
+    handovers,
+    left_out,
+    load_of,
+    predicted,
+)
+from labkernels.protocols.experiment import Progress, silent
+from labkernels.store import Store
 from labkernels.studies.latency.findings import issue_slope_cycles
-from labkernels.studies.stats import spread
 
 TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
-HELD_OUT_OF = 3  # every third cell, by its hash
-LOAD = [
-    "tile_bytes",
-    "row_bytes",
-    "is_dense",
-    "tiles_in_flight",
-    "ctas_per_sm",
-    "threads",
-    "source",
-    "fan_out",
-]
-CELL = ["source", "tile_bytes", "row_bytes", "is_dense", "tiles_in_flight", "ctas_per_sm", "fan_out"]
-TABLE = [
-    "experiment",
-    "run_id",
-    "mechanism",
-    "variant",
-    *LOAD,
-    "p05",
-    "median",
-    "p95",
-]
-
 #: Constants: unit and meaning. Those of a way of copying first, then those that all share.
 OF_WAY = {
     "latency_hbm_cycles": ("cycles", "time of a turn without the tile's bytes, data in HBM"),
@@ -119,108 +98,6 @@ START = {
 }  # fmt: skip
 
 
-def streams(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `throughput` as configurations: columns `TABLE`."""
-    # cp.async by groups, plain ld with several pieces a thread: the forms the rules speak of.
-    frame = frame[~frame["variant"].isin(["mbarrier", "cg", "L1::no_allocate"])]
-    frame = frame[frame["mechanism"].ne("ldg") | frame["tile_bytes"].gt(16 * frame["threads"])]
-    by = ["mechanism", "variant", "source", "tile_bytes", "ctas_per_sm", "threads", "bytes_in_flight_per_sm"]
-    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="throughput")
-    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
-    return table.assign(
-        row_bytes=table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
-        is_dense=True,
-        tiles_in_flight=flight,
-        fan_out=1,
-    )
-
-
-def _rows(store: Store, gpu: str) -> pd.DataFrame:
-    frame = select.latest_rows(store, "row_shape", gpu)
-    # As the advisor has it: short rows are promoted to 128 bytes.
-    promoted = frame["inner_bytes"].lt(128) * 128
-    tma = frame["mechanism"].eq("tma_tile")
-    frame = frame[frame["swizzle"].eq("none") & (~tma | frame["l2_promotion_bytes"].eq(promoted))]
-    by = ["mechanism", "variant", "source", "inner_bytes", "pitch_bytes", "tile_bytes", "ctas_per_sm", "threads",
-          "bytes_in_flight_per_sm"]  # fmt: skip
-    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="row_shape")
-    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
-    dense = table["inner_bytes"].eq(table["pitch_bytes"])
-    return table.assign(row_bytes=table["inner_bytes"], is_dense=dense, tiles_in_flight=flight, fan_out=1)
-
-
-def ring_configurations(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
-    """Rings of clusters as the advisor would run them, of the experiments `multicast`, `broadcast` or `handover`.
-
-    Multicast and DSM by slices or by one CTA, whichever was faster; unicast by the CTAs of a cluster. Rates are from
-    the blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
-    """
-    table = _rings(store, gpu, experiment)
-    ring = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
-    return table.loc[table.groupby(ring)["median"].idxmax()] if len(table) else table
-
-
-def _rings(store: Store, gpu: str, experiment: str) -> pd.DataFrame:
-    """As `ring_configurations`, every share: `variant`."""
-    frame = select.latest_rows(store, experiment, gpu)
-    if frame.empty:
-        return pd.DataFrame(columns=[*TABLE, "ctas"])
-    for name, value in PLAIN.items():
-        frame = frame[frame[name].eq(value)]
-    wanted = (frame["mechanism"].isin(CROSSING) & frame["share"].isin(SHARES)) | (
-        frame["mechanism"].eq("tma_tile") & frame["share"].eq("everyone")
-    )
-    frame = frame[wanted & frame["fan_out"].gt(1)]
-    frame = frame.assign(gbps=frame[RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3)
-    ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
-    table = spread(frame, ["run_id", *ring, "share"], "gbps").assign(experiment=experiment)
-    table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
-    rows = table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES)
-    return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
-
-
-def configurations(store: Store, gpu: str) -> pd.DataFrame:
-    """The microbenchmarks' configurations of loads from global memory: columns `TABLE`, `held_out`."""
-    parts = [
-        streams(select.latest_rows(store, "throughput", gpu)),
-        _rows(store, gpu),
-        ring_configurations(store, gpu, "multicast"),
-    ]
-    table = pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True)
-    return _divided(table)
-
-
-def handovers(store: Store, gpu: str) -> pd.DataFrame:
-    """The rings of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
-    return _divided(_rings(store, gpu, "handover")[TABLE].reset_index(drop=True))
-
-
-def _divided(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
-
-
-def held_out(cell: Iterable[object]) -> bool:
-    """Whether a cell is for testing: what all mechanisms share goes the same way, whatever its numbers."""
-    text = "/".join(str(value) for value in cell)
-    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_OF == 0
-
-
-def load_of(row: object) -> Load:
-    """The model's view of one configuration (a named tuple with the columns `LOAD`)."""
-    return Load(**{name: getattr(row, name) for name in LOAD})
-
-
-def predicted(table: pd.DataFrame, of: dict[tuple[str, str], float]) -> pd.DataFrame:
-    """Configurations with `predicted_gbps`, `binding`, and `ratio`: measured cycles over predicted."""
-    found = [predict(row.mechanism, load_of(row), of) for row in table.itertuples(index=False)]
-    return table.assign(
-        predicted_gbps=[one.gbps for one in found],
-        binding=[one.binding for one in found],
-        instructions=[one.instructions for one in found],
-        ratio=[one.gbps for one in found] / table["median"],
-    )
-
-
 NAMES = [key for key in SHARED if key[1] in START and key[0] != "dsm"] + [
     (way, name) for way, own in WAYS.items() for name in own
 ]
@@ -229,23 +106,22 @@ HANDED_OVER_NAMES = [("dsm", "outbox_bytes_per_cycle")] + [
 ]
 
 
-def _measured(store: Store, gpu: str) -> dict[tuple[str, str], float]:
+def _measured(rows: Frames) -> Constants:
     """Constants that are read off a table rather than fitted."""
-    runs = store.read(RUNS)
-    run = runs[runs["run_id"].eq(select.latest_run(store, "throughput", gpu))].iloc[0]
+    run = rows["throughput"].iloc[0]
     known = {
         ("gpu", "sm_clock_mhz"): float(run["sm_clock_mhz_median"]),
         ("gpu", "sms_at_fan_out_1"): float(run["sm_count"]),
         ("gpu", "l2_bytes"): float(run["l2_bytes"]),
     }
-    rings = select.latest_rows(store, "multicast", gpu)
-    rings = rings[rings["mechanism"].eq("tma_multicast") & rings["fan_out"].gt(1)]
-    for fan_out, ctas in rings.groupby("fan_out")["ctas"].max().items():
+    multicast = rows["multicast"]
+    multicast = multicast[multicast["mechanism"].eq("tma_multicast") & multicast["fan_out"].gt(1)]
+    for fan_out, ctas in multicast.groupby("fan_out")["ctas"].max().items():
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
-    return known | _from_trains(select.latest_rows(store, "issue", gpu))
+    return known | _from_trains(rows["issue"])
 
 
-def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:
+def _from_trains(issue: pd.DataFrame) -> Constants:
     """What one more copy, piece or look-up takes, between trains so long that what comes first is in both."""
 
     def step(mechanism: str, transfer_bytes: int, per_copy: str = "copy") -> float:
@@ -256,35 +132,38 @@ def _from_trains(issue: pd.DataFrame) -> dict[tuple[str, str], float]:
         ("tma", "copy_cycles"): step("tma_tile", 1024),
         ("threads", "piece_cycles"): step("cp_async", 512),
     }
-    for name in (name for name in PREFERENCE if way_of(name, fan_out=1) == "tma"):
+    for name in sorted(name for name in PREFERENCE if way_of(name, fan_out=1) == "tma"):
         found[name, "lookup_cycles"] = step(name, 1024, "lookup") - step(name, 1024)
     return found
 
 
-def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFrame]:
+def fit(rows: Frames, progress: Progress = silent) -> tuple[Constants, pd.DataFrame]:
     """Least squares on the logarithm of measured over predicted time, over what is not held out.
+
+    Args:
+        rows: of `frames`.
+        progress: shows how far it is.
 
     Returns:
         The constants by way and name, and all `configurations` with their predictions.
 
     Raises:
-        LookupError: this GPU lacks rows of throughput, row_shape, multicast, issue or handover.
+        NotMeasured: the rows lack a point that a constant is read off.
     """
-    for experiment in ("throughput", "row_shape", "multicast", "issue", "handover"):
-        if select.latest_run(store, experiment, gpu) is None:
-            raise LookupError(
-                f"no rows of {experiment} on {gpu}: run python -m labkernels measure {experiment}"
-            )
-    table = configurations(store, gpu)
-    fitted = table[~table["held_out"]]
-    known = _measured(store, gpu)
+    table, passed = configurations(rows), handovers(rows["handover"])
     neutral = {(way, f"ratio_{q}"): 1.0 for way in (*WAYS, *HANDED_OVER) for q in ("p05", "p95")}
-    of = _least_squares(fitted.assign(variant=""), NAMES, known | neutral)
-    passed = handovers(store, gpu)
-    of = _with_hbm(_least_squares(passed[~passed["held_out"]], HANDED_OVER_NAMES, of))
+    of = _measured(rows) | neutral
+    loads = table[~table["held_out"]].assign(variant="")
+    for part, names in progress(
+        [(loads, NAMES), (passed[~passed["held_out"]], HANDED_OVER_NAMES)], "least squares"
+    ):
+        of = _least_squares(part, names, of)
+    of = _with_hbm(of)
     table = predicted(table, of)
     for name in ("tile_bytes", "row_bytes", "tiles_in_flight", "ctas_per_sm", "threads"):
-        copying = table[table["mechanism"].isin(names(by_threads=True))] if name == "threads" else table
+        copying = (
+            table[table["mechanism"].isin(mechanisms.names(by_threads=True))] if name == "threads" else table
+        )
         of["range", f"{name}_least"], of["range", f"{name}_most"] = (
             float(edge) for edge in (copying[name].min(), copying[name].max())
         )
@@ -300,9 +179,7 @@ def fit(store: Store, gpu: str) -> tuple[dict[tuple[str, str], float], pd.DataFr
     return of, table
 
 
-def _least_squares(
-    table: pd.DataFrame, names: list[tuple[str, str]], known: dict[tuple[str, str], float]
-) -> dict[tuple[str, str], float]:
+def _least_squares(table: pd.DataFrame, names: list[tuple[str, str]], known: Constants) -> Constants:
     """What is known and `names`, fitted to configurations; `variant` is the share, or empty."""
     from scipy.optimize import least_squares
 
@@ -322,7 +199,7 @@ def _least_squares(
     return known | dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
-def _with_hbm(of: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+def _with_hbm(of: Constants) -> Constants:
     """With DSM's latency from HBM, of which `handover` has no rows: that from L2, and what TMA's has more."""
     more = of["tma", "latency_hbm_cycles"] - of["tma", "latency_l2_cycles"]
     return of | {(way, "latency_hbm_cycles"): of[way, "latency_l2_cycles"] + more for way in DSM}
@@ -339,17 +216,25 @@ def _about(way: str, name: str) -> tuple[str, str]:
     return SHARED.get((way, name)) or OF_WAY[name]
 
 
-def save(store: Store, gpu: str) -> None:
+def save(store: Store, gpu: str, progress: Progress = silent) -> list[str]:
     """Fit one GPU, and replace its rows of constants and of the rules' verdicts.
 
+    Args:
+        store: the rows, and where the tables go.
+        gpu: whose.
+        progress: shows how far it is.
+
+    Returns:
+        What was measured and is not in the model: of `left_out`.
+
     Raises:
-        LookupError: see `fit`.
+        NotMeasured: see `frames` and `fit`.
     """
     from labkernels.studies.rules import judge
 
-    of, table = fit(store, gpu)
-    others = {str(select.latest_run(store, name, gpu)) for name in ("issue", "handover")}
-    runs = ";".join(sorted({*table["run_id"], *others}))
+    measured = frames(store, gpu)
+    of, _ = fit(measured, progress)
+    runs = ";".join(sorted({str(frame["run_id"].iloc[0]) for frame in measured.values()}))
     rows = [
         {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,
          "run_ids": runs}
@@ -359,11 +244,12 @@ def save(store: Store, gpu: str) -> None:
     verdicts = [
         {"gpu": gpu, "rule": v.rule.id, "chapter": v.rule.chapter, "statement": v.rule.statement, "outcome": v.outcome,
          "evidence": v.sentence, "run_id": ";".join(v.run_ids), "applies_to": v.rule.applies_to}
-        for v in judge(store, gpu)
+        for v in judge(store, gpu, progress=progress)
     ]  # fmt: skip
     store.write("constants", rows, replacing={"gpu": gpu})
     store.write("verdicts", verdicts, replacing={"gpu": gpu})
     constants.cache_clear()
+    return left_out(measured)
 
 
 def _text(value: float) -> str:

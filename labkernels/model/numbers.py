@@ -11,10 +11,9 @@ from labkernels.store.provenance import kernels_unchanged
 from labkernels.studies.stats import where
 
 
-def fitted(gpu: str) -> pd.DataFrame:
+def fitted(store: Store, gpu: str) -> pd.DataFrame:
     """The constants of a GPU as `fit` stored them, with unit, meaning and the runs behind them."""
-    table = Store().read("constants")
-    return table[table["gpu"].eq(gpu)]
+    return where(store.read("constants"), gpu=gpu)
 
 
 def advisor(cells: pd.DataFrame, production: pd.DataFrame) -> dict[str, str | float]:
@@ -64,9 +63,9 @@ def times(
     return found
 
 
-def terms(gpu: str) -> dict[str, str | float]:
+def terms(store: Store, gpu: str) -> dict[str, str | float]:
     """The model's constants that the text names."""
-    of = constants(gpu)
+    of = constants(gpu, store.root)
     found = {
         "fitted_constants": len(NAMES),
         "handed_constants": len(HANDED_OVER_NAMES),
@@ -141,6 +140,6 @@ def _error(table: pd.DataFrame) -> str:
 
 def stale(store: Store, gpu: str) -> str:
     """Runs behind the constants whose kernels have changed since."""
-    runs = sorted(set(fitted(gpu)["run_ids"].str.split(";").explode()))
+    runs = sorted(set(fitted(store, gpu)["run_ids"].str.split(";").explode()))
     unchanged = kernels_unchanged(store)
     return ", ".join(run for run in runs if unchanged.get(run) is False) or "none"

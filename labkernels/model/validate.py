@@ -6,15 +6,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, advise, choose
-from labkernels.model.closed_form import DSM, Load, constants, predict
-from labkernels.model.fit import CELL, LOAD, configurations, predicted, ring_configurations
+from labkernels.model.closed_form import DSM, Constants, Load, constants, predict
+from labkernels.model.configurations import (
+    CELL,
+    LOAD,
+    configurations,
+    fastest_rings,
+    frames,
+    predicted,
+)
 from labkernels.operand import KIB, column_span
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.paged import findings as paged_findings
-from labkernels.studies.stats import spread
+from labkernels.studies.stats import having, spread, where
 
+LOADS = ("throughput", "row_shape", "multicast")  # experiments whose rows are fitted, and held out
 SETS = {
     "held out": "microbenchmarks that were not fitted",
     "broadcast": "rings of clusters that share a tile, DSM among them, four stages",
@@ -57,8 +66,9 @@ def score(cells: pd.DataFrame) -> Score:
 
 def held_out(store: Store, gpu: str) -> pd.DataFrame:
     """Held-out configurations with predictions: the columns of `fit.predicted`, `set` and `cell`."""
-    table = configurations(store, gpu)
-    return _cells(predicted(table[table["held_out"]], constants(gpu)), "held out")
+    of = _constants(store, gpu)
+    table = configurations(frames(store, gpu, LOADS))
+    return _cells(predicted(table[table["held_out"]], of), "held out")
 
 
 def forecast(store: Store, gpu: str) -> pd.DataFrame:
@@ -67,13 +77,10 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
     Its predictions are stored (`data/model/forecast.csv`); columns as `held_out` without `binding`, and `commit`.
 
     Raises:
-        LookupError: there are none of this GPU.
+        NotMeasured: there are none of this GPU.
     """
-    told = Store().read("forecast")
-    told = told[told["gpu"].eq(gpu)].drop(columns="gpu")
-    if told.empty:
-        raise LookupError(f"no forecast of {gpu}")
-    table = configurations(store, gpu).merge(told, on=["mechanism", *LOAD])
+    told = where(store.read("forecast"), gpu=gpu).drop(columns="gpu")
+    table = configurations(frames(store, gpu, LOADS)).merge(told, on=["mechanism", *LOAD])
     # Its ties went by `PREFERENCE` alone.
     table = table.assign(ratio=table["predicted_gbps"] / table["median"], instructions=1.0)
     return _cells(table, "held out")
@@ -81,10 +88,9 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
 
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:
     """Rings of the experiment `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `held_out`."""
-    table = ring_configurations(store, gpu, "broadcast")
-    if table.empty:
-        raise LookupError(f"no rows of broadcast on {gpu}")
-    return _cells(predicted(table, constants(gpu)), "broadcast")
+    of = _constants(store, gpu)
+    table = fastest_rings(select.require_rows(store, "broadcast", gpu), "broadcast")
+    return _cells(predicted(table, of), "broadcast")
 
 
 def _cells(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -109,19 +115,16 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
         phase: `decode` or `prefill`.
 
     Raises:
-        LookupError: no rows of paged.
+        NotMeasured: no rows of this phase.
     """
-    frame = select.latest_rows(store, "paged", gpu)
-    if frame.empty:
-        raise LookupError(f"no rows of paged on {gpu}")
-    frame = frame[frame["phase"].eq(phase)]
+    frame = where(select.require_rows(store, "paged", gpu), phase=phase)
     shape = ["tile_rows", "stages", "ctas_per_sm", "blocks", "bytes_moved"]
     by = [*paged_findings.CASE, *shape]
     table = spread(frame, by, "gbps")
     compute = 0.0
-    of = constants(gpu)
+    of = _constants(store, gpu)
     if phase == "prefill":
-        bare = frame[frame["variant"].eq("no_copy")]
+        bare = where(frame, variant="no_copy")
         tiles = bare["sequence_rows"].iloc[0] / bare["tile_rows"].iloc[0]
         compute = float(bare["duration_us"].median() * of["gpu", "sm_clock_mhz"] / tiles)
     table = table[table["page_rows"].gt(0) & table["variant"].isin(["rows", "box", "run"])]
@@ -176,6 +179,9 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
         Columns `set`, `cell`, `choice`, `best`, `regret` (time of the choice over time of the best), `agrees` (the
         choice is the best, or their 5 % to 95 % intervals of rounds overlap) and `tied` (predictions of the two do not
         differ).
+
+    Raises:
+        NotMeasured: there is no such cell.
     """
     found = []
     for (name, cell), rows in table.groupby(["set", "cell"], sort=False):
@@ -192,6 +198,8 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
             {"set": name, "cell": cell, "choice": choice, "best": best, "regret": regret, "agrees": agrees}
             | {"tied": best in set(near)}
         )
+    if not found:
+        raise NotMeasured("no cell in which several mechanisms were measured")
     return pd.DataFrame(found)
 
 
@@ -199,13 +207,11 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     """FlashAttention-3's cells: the advisor's choice for K and V beside what its own kernel measured; as `choices`.
 
     Raises:
-        LookupError: no rows of fa3.
+        NotMeasured: no rows of fa3.
     """
-    frame = select.latest_rows(store, "fa3", gpu)
-    if frame.empty:
-        raise LookupError(f"no rows of fa3 on {gpu}")
+    frame = select.require_rows(store, "fa3", gpu)
     cells = paged_findings.fa3_cells(frame)
-    of, found = constants(gpu), []
+    of, found = _constants(store, gpu), []
     for cell in cells.itertuples(index=False):
         shape = frame[frame["page_rows"].eq(cell.page_rows) & frame["phase"].eq(cell.phase)].iloc[0]
         load = _keys(shape, cell.page_rows)
@@ -213,7 +219,7 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
             (predict(name, load, of) for name in ("tma_tile", "cp_async")),
             key=lambda one: one.cycles_per_tile,
         )
-        choice, _ = choose(ranked)
+        choice, near = choose(ranked)
         ratio = cell.ratio if choice == "cp_async" else 1 / cell.ratio
         found.append(
             {
@@ -224,6 +230,7 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
                 "best": cell.best or choice,
                 "regret": max(1.0, ratio),
                 "agrees": cell.best in ("", choice),
+                "tied": cell.best in near,
             }
         )
     return pd.DataFrame(found)
@@ -252,12 +259,10 @@ def page_table(store: Store, gpu: str) -> pd.DataFrame:
         Rows of `findings_paged.page_table_cost` with `predicted`.
 
     Raises:
-        LookupError: no rows of fa3_fwd.
+        NotMeasured: no rows of fa3_fwd.
     """
-    frame = select.latest_rows(store, "fa3_fwd", gpu)
-    if frame.empty:
-        raise LookupError(f"no rows of fa3_fwd on {gpu}")
-    cells, of = paged_findings.page_table_cost(frame), constants(gpu)
+    frame = select.require_rows(store, "fa3_fwd", gpu)
+    cells, of = paged_findings.page_table_cost(frame), _constants(store, gpu)
 
     def cycles(cell: object, page_rows: int) -> float:
         return predict("tma_tile", _keys(cell, page_rows), of).cycles_per_tile
@@ -337,9 +342,9 @@ def all_choices(store: Store, gpu: str) -> pd.DataFrame:
     """`choices` over every set of `SETS` that this GPU has rows of."""
     parts = []
     for table in (held_out, broadcast, paged, lambda store, gpu: paged(store, gpu, "prefill")):
-        with suppress(LookupError):
+        with suppress(NotMeasured):
             parts.append(choices(table(store, gpu)))
-    with suppress(LookupError):
+    with suppress(NotMeasured):
         parts.append(flash_attention(store, gpu))
     return pd.concat(parts, ignore_index=True)
 
@@ -349,16 +354,25 @@ def within(ratio: pd.Series, bound: float = 0.15) -> float:
     return float(np.mean(np.abs(ratio - 1) <= bound))
 
 
-def explain(row: object) -> str:
-    """Why a choice differs from the measured best, from its cell (a named tuple with the columns of `choices`)."""
+def explain(row: object, reasons: pd.DataFrame) -> str:
+    """Why a choice differs from the measured best.
+
+    Args:
+        row: a named tuple with the columns of `choices`.
+        reasons: of `explanations`; cells that nobody looked into have none.
+    """
     if row.agrees:
         return "within the rounds' spread"
-    if row.cell == "l2, 8192 B × 4 × 2":
-        return "cp.async by 256 threads gets more from L2 here than the rate that all others share; not explained"
-    if row.set == "broadcast" and row.choice == "tma_multicast":
-        return "8 CTAs and more: multicast takes longer from tile to tile than with fewer, in the model it does not"
-    if row.tied:
-        return f"predicted within 2 %, {100 * (row.regret - 1):.1f} % apart"
-    if "rows of 96 B" in row.cell:
-        return "what short rows lose was fitted with nobody reading the bytes between; here other heads' blocks do"
-    return ""
+    told = having(reasons, set=row.set, cell=row.cell)["why"]
+    if len(told):
+        return told.iloc[0]
+    return f"predicted within 2 %, {100 * (row.regret - 1):.1f} % apart" if row.tied else ""
+
+
+def explanations(store: Store, gpu: str) -> pd.DataFrame:
+    """What is known of single cells of a GPU in which the choice was not the best: `set`, `cell`, `why`."""
+    return having(store.read("explanations"), gpu=gpu)
+
+
+def _constants(store: Store, gpu: str) -> Constants:
+    return constants(gpu, store.root)

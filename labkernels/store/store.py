@@ -215,7 +215,8 @@ class Store(Folder):
         Args:
             table: Of the tables that hold no rows of runs.
             rows: Its new rows; a text is written as it is.
-            replacing: Which rows go: those whose columns have these values, all by default. Others stay as they are.
+            replacing: Which rows go: those whose columns have these values, all by default. The new ones stand where
+                the first of them stood; others stay as they are.
 
         Returns:
             Its file.
@@ -232,13 +233,14 @@ class Store(Folder):
                 f"table {table} belongs to runs, whose rows are never replaced; record a new run"
             )
         cells = self._cells(table) if replacing else []
-        under = are_under([replacing or {}], schema, cells)
+        under = list(are_under([replacing or {}], schema, cells))
+        at = under.index(True) if True in under else len(under)
         kept = [
             dict(zip(schema.columns, row, strict=True))
             for row, goes in zip(cells, under, strict=True)
             if not goes
         ]
-        data = render(schema, [*kept, *plain(rows)], as_text=True)
+        data = render(schema, [*kept[:at], *plain(rows), *kept[at:]], as_text=True)
         sums, problems = self._sums()
         self._refuse(problems)
         sums[schema.path] = hexdigest(data)

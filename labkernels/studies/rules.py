@@ -7,6 +7,7 @@ from functools import cache
 import pandas as pd
 
 from labkernels.errors import NotMeasured
+from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.broadcast.rules import RULES as BROADCAST
@@ -45,6 +46,7 @@ def judge(
     chapter: str | None = None,
     ids: Collection[str] | None = None,
     without: Collection[str] = (),
+    progress: Progress = silent,
 ) -> list[Verdict]:
     """Judge every rule, or those of one chapter or with the given ids, on a GPU's newest rows.
 
@@ -54,6 +56,7 @@ def judge(
         chapter: whose rules.
         ids: of the rules.
         without: runs to leave out.
+        progress: shows how many are judged.
 
     Raises:
         NotMeasured: the store has no run of this GPU at all; the message names those it has.

@@ -1,0 +1,92 @@
+"""What is fitted, what is held out, and what the fit leaves out."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from labkernels.errors import NotMeasured
+from labkernels.model import configurations as parts
+from labkernels.model.advisor import gpus
+from labkernels.model.closed_form import SHARES, constants
+from labkernels.model.fit import HANDED_OVER_NAMES, NAMES, SHARED, fit, save
+from labkernels.paths import DATA
+from labkernels.store import Store
+from labkernels.studies import select
+
+each_gpu = pytest.mark.parametrize("gpu", gpus())
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return parts.frames(Store(), gpus()[0])
+
+
+def renamed(frame, mechanism, new):
+    """The rows of one mechanism once more, under a name that nobody knows."""
+    again = frame[frame["mechanism"].eq(mechanism)]
+    return pd.concat([frame, again.assign(mechanism=new, kernel=f"{new}.stream")], ignore_index=True)
+
+
+@each_gpu
+def test_stored_constants_are_what_the_rows_give(gpu):
+    of, _ = fit(parts.frames(Store(), gpu))
+    stored = constants(gpu)
+    assert of.keys() == stored.keys() and {*NAMES, *HANDED_OVER_NAMES, *SHARED} < {*stored}
+    assert {key: pytest.approx(value, rel=2e-3) for key, value in of.items()} == stored
+
+
+@each_gpu
+def test_saving_again_changes_nothing_and_leaves_other_gpus_where_they_are(gpu, tmp_path, monkeypatch):
+    shutil.copytree(DATA, tmp_path / "data")
+    store = Store(tmp_path / "data")
+    for name in ("constants", "verdicts"):
+        rows = store.records(name)
+        others = [[row | {"gpu": other} for row in rows] for other in ("one before", "one after")]
+        store.write(name, [*others[0], *(row for row in rows if row["gpu"] == gpu), *others[1]])
+    before = {name: store.records(name) for name in ("constants", "verdicts")}
+    monkeypatch.setattr("labkernels.model.fit.fit", lambda rows, progress: (constants(gpu), None))
+    save(store, gpu)
+    assert {name: store.records(name) for name in before} == before
+
+
+@each_gpu
+def test_handovers_are_fitted_by_two_thirds_and_none_is_of_the_grid_they_are_tested_on(gpu):
+    table = parts.handovers(select.require_rows(Store(), "handover", gpu))
+    assert set(table.mechanism) == {"dsm_bulk", "dsm_load", "tma_multicast"}
+    assert set(table.variant) == {*SHARES}
+    assert 0.15 < table.held_out.mean() < 0.5
+    tested = parts.rings(select.require_rows(Store(), "broadcast", gpu), "broadcast")
+    assert not set(table.tiles_in_flight) & set(tested.tiles_in_flight)
+    best = table.loc[table.groupby(["mechanism", *parts.CELL])["median"].idxmax()]
+    ratio = parts.predicted(best[best.held_out], constants(gpu)).ratio
+    assert (ratio - 1).abs().le(0.15).mean() >= 0.9
+
+
+def test_held_out_cells_are_a_third_and_whole(rows):
+    table = parts.configurations(rows)
+    assert 0.25 < table.held_out.mean() < 0.45
+    assert table.groupby(parts.CELL).held_out.nunique().eq(1).all()
+    assert not table.duplicated(["mechanism", *parts.LOAD, "variant", "experiment"]).any()
+
+
+def test_mechanisms_and_variants_that_the_model_is_not_of_are_left_out_and_named(rows):
+    before = parts.configurations(rows)
+    more = {
+        "throughput": renamed(rows["throughput"], "tma_bulk", "bulk_prefetch"),
+        "row_shape": renamed(rows["row_shape"], "cp_async", "bulk_prefetch"),
+        "multicast": renamed(rows["multicast"], "tma_tile", "tma_relay"),
+    }
+    policy = more["throughput"].assign(variant=lambda frame: frame["variant"].replace("nc", "ca"))
+    more["throughput"] = pd.concat(
+        [more["throughput"], policy[policy["variant"].eq("ca")]], ignore_index=True
+    )
+    assert parts.configurations(rows | more).equals(before)
+    added = set(parts.left_out(rows | more)) - set(parts.left_out(rows))
+    assert added == {"bulk_prefetch", "bulk_prefetch group", "ldg ca", "tma_relay"}
+
+
+def test_a_constant_that_no_row_gives_is_named(rows):
+    trains = rows["issue"][rows["issue"]["variant"].ne("lookup")]
+    with pytest.raises(NotMeasured, match="variant lookup"):
+        fit(rows | {"issue": trains})
