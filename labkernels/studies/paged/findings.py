@@ -43,6 +43,31 @@ def paged_best_over_contiguous(frame: pd.DataFrame, page_rows: int = 64) -> Rati
     return paired(best_variant(main, page_rows), contiguous, "gbps")
 
 
+def gathers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Throughput of every way to gather pages in decode's main sweep.
+
+    Args:
+        frame: rows of one run of `paged`; may have none.
+
+    Returns:
+        The spread of `gbps` over rounds by `CASE`.
+    """
+    main = having(frame, phase="decode", **PLAIN)
+    return spread(main[main["variant"].isin(["rows", "box", "run"])], CASE, "gbps")
+
+
+def by_row_length(frame: pd.DataFrame) -> pd.DataFrame:
+    """Throughput of decode by length of a row, pages of 64 rows and contiguous: the best number of issuing warps each.
+
+    Args:
+        frame: rows of one run of `paged`.
+    """
+    rows = having(frame, phase="decode", layout="nhd", page_order="shuffled", splits=1)
+    wide = rows["kv_heads"].eq(8) | rows["row_bytes"].isin([576, 1152])
+    table = spread(rows[wide & rows["page_rows"].isin([0, 64]) & rows["variant"].ne("row")], CASE, "gbps")
+    return table.loc[table.groupby(["row_bytes", "variant"])["median"].idxmax()]
+
+
 def unhidden(frame: pd.DataFrame, phase: str = "prefill") -> pd.DataFrame:
     """Cost of copying that tensor cores do not hide, by way.
 
@@ -168,7 +193,21 @@ def page_table_cost(frame: pd.DataFrame) -> pd.DataFrame:
                 | {"contiguous_us": contiguous["kernel_us"].median(), "paged_us": paged["kernel_us"].median()}
                 | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
             )
-    return pd.DataFrame(cells)
+    columns = [*case, "page_rows", "page_tiles", "route", "mechanism", "contiguous_us", "paged_us"]
+    return pd.DataFrame(cells, columns=[*columns, "ratio", "ratio_low", "ratio_high"])
+
+
+def over_contiguous(frame: pd.DataFrame) -> pd.DataFrame:
+    """Time of FlashAttention-3 on pages over that on a contiguous cache; 8 sequences left out, which it splits.
+
+    Args:
+        frame: rows of one run of `fa3`.
+    """
+    contiguous = where(frame, route="contiguous").groupby(PROBLEM)["kernel_us"].median()
+    paged = frame[frame["page_rows"].gt(0) & frame["batch"].ne(8)]
+    paged = paged.join(contiguous.rename("contiguous_us"), on=PROBLEM)
+    relative = paged.assign(relative=paged["kernel_us"] / paged["contiguous_us"])
+    return spread(relative, [*PROBLEM, "page_rows", "route", "mechanism"], "relative")
 
 
 def predicted_signs(paged: pd.DataFrame, fa3: pd.DataFrame) -> pd.DataFrame:
