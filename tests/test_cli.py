@@ -136,6 +136,16 @@ def test_check_says_what_is_wrong_and_where(copied, capsys):
     assert sorted(copied.rglob("*")) == before, "check only reads"
 
 
+def test_check_goes_on_after_broken_runs(copied, capsys, monkeypatch):
+    monkeypatch.undo()
+    (run,) = copied.glob("runs/*.csv")
+    run.write_text("x\n")
+    (copied / "stray.csv").write_text("")
+    assert main(["check", "--data", str(copied)]) == 1
+    found = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in found][:2] == [f"runs/{run.name}, line 1", "stray.csv"]
+
+
 def test_what_a_killed_writer_left_is_no_fault(copied, capsys):
     (copied / "latency" / "x.csv.0.new").write_text("")
     assert main(["check", "--data", str(copied)]) == 0

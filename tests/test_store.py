@@ -480,6 +480,28 @@ def reseal(store, run_id, cells):
     path.write_bytes(text())
 
 
+def test_every_flipped_bit_is_found(filled):
+    run_id = files_of(filled, RUNS)[0].stem
+    filled.mark(run_id, "suspect", "It ran hot.", table="latency", where=[{"threads": 32}])
+    filled.write(
+        "published",
+        [{"quantity": "x", "gpu": "x", "value": 1.5, "unit": "ns", "conditions": "x", "source": "x"}],
+    )
+    for path in (
+        *filled.root.glob(f"*/{run_id}*.csv"),
+        filled.root / "published/published.csv",
+        filled.root / SUMS,
+    ):
+        sound = path.read_bytes()
+        for bit in range(3, 8 * len(sound), 61):
+            flipped = bytearray(sound)
+            flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            assert filled.check(), (path, bit)
+        path.write_bytes(sound)
+    assert filled.check() == []
+
+
 RUN_EDITS = {
     "truncated": (lambda data: data[:-3], ", line 2", "the file ends inside this line"),
     "emptied": (lambda data: b"", ", line 1", "has no header"),
@@ -886,11 +908,25 @@ def test_a_mark_that_speaks_of_nothing_is_refused_and_found(filled, change, mess
     assert not (filled.root / "marks").exists()
     path = filled.mark(run_id, "suspect", "No.", table="latency", where=[{"threads": 32}])
     cells = given | {"where": json.dumps(given.get("where", [{}])[0]), "marked_utc": "2026-01-31T12:00:00Z"}
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, filled.tables["marks"].columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerow(cells)
-    assert [problem.file for problem in filled.check()] == [f"marks/{path.name}"]
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, filled.tables["marks"].columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(cells)
+    data = lines.getvalue().encode()
+    path.unlink()
+    path = path.with_name(f"{path.stem[:-8]}{run_module.hexdigest(data)[:8]}.csv")
+    path.write_bytes(data)
+    (problem,) = filled.check()
+    assert problem.file == f"marks/{path.name}" and re.search(message, str(problem))
+
+
+def test_a_mark_that_was_changed_is_found(filled):
+    path = filled.mark(files_of(filled, RUNS)[0].stem, "suspect", "It ran hot.")
+    path.write_bytes(path.read_bytes().replace(b"hot", b"hat"))
+    (problem,) = filled.check()
+    assert str(problem).startswith(
+        f"marks/{path.name}: is not what was stored: its name ends in another SHA-256"
+    )
 
 
 def test_nothing_takes_a_run_away():

@@ -55,6 +55,10 @@ class Folder:
         if not self._files(RUNS):
             problems.append(Problem(str(self.root), 0, "holds no runs", _GIVE))
         sums, faults = self._sums()
+        known = {table.path for table in self.tables.values()}
+        faults += [
+            Problem(SUMS, 0, f"names {path}, which is no table", RESTORE) for path in sums.keys() - known
+        ]
         for name, table in self.tables.items():
             if not table.is_folder:
                 problems += self._text(name).problems
@@ -195,6 +199,8 @@ class Folder:
         text = parse(self.tables[MARKS], data, file)
         if text.problems:
             return text.problems
+        if not file.endswith(f"-{hexdigest(data)[:8]}.csv"):
+            return [Problem(file, 0, "is not what was stored: its name ends in another SHA-256", RESTORE)]
         faults = [self._mark_fault(mark, runs) for mark in records(self.tables[MARKS], text.cells)]
         return [Problem(file, line, *fault) for line, fault in enumerate(faults, start=2) if fault]
 
@@ -208,7 +214,8 @@ class Folder:
             return f"run {run.id} has no rows in {table}", f"it has {', '.join(run.rows)}"
         if unknown := where.keys() - {*(columns := self.tables[table].columns)}:
             return f"{table} has no column {', '.join(unknown)}", f"the columns are {', '.join(columns)}"
-        if not any(are_under([where], self.tables[table], self._rows(table, run).cells)):
+        rows = self._rows(table, run)
+        if not rows.problems and not any(are_under([where], self.tables[table], rows.cells)):
             return f"no row of {table} has {where}", "give values as they are stored"
         return None
 

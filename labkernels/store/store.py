@@ -204,8 +204,8 @@ class Store(Folder):
             "marked_utc": datetime.now(UTC),
         }
         data = render(self.tables[MARKS], [mark | {"where": dict(one) or None} for one in where or [{}]])
-        refuse(self._mark_problems(data, "new mark", self._sound_runs()))
-        path = self._file(MARKS, f"{run_id}-{secrets.token_hex(4)}")
+        path = self._file(MARKS, f"{run_id}-{hexdigest(data)[:8]}")
+        refuse(self._mark_problems(data, path.name, self._sound_runs()))
         write_file(path, data)
         return path
 
