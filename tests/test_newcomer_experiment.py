@@ -133,14 +133,15 @@ def measured(folder):
         import json, shutil
         from contextlib import nullcontext
         from pathlib import Path
+        from types import SimpleNamespace
         from labkernels.store import Store
         from labkernels.studies import run
         from labkernels.studies.wave import speed
 
         stored = Store().read("runs").astype(object)
         like = stored.where(stored.notna(), None).iloc[-1].to_dict()
-        run.Gpu = speed.Gpu = object
-        run.Monitor = lambda: nullcontext(type("Monitor", (), {"summary": dict}))
+        run.Gpu = speed.Gpu = lambda: SimpleNamespace(board=None)
+        run.Monitor = lambda board: nullcontext(type("Monitor", (), {"summary": dict}))
         run.describe = lambda gpu: {name: value for name, value in like.items() if name not in
                                     ("run_id", "started_utc", "experiment", "preset", "rows")}
         object.__setattr__(speed.EXPERIMENT, "available", lambda: None)
