@@ -210,6 +210,30 @@ def test_counters_are_read_per_launch_and_sectors_become_bytes():
         counters.parse(NCU.replace('"8"', '"n/a"').splitlines(), metrics)
 
 
+@pytest.mark.parametrize(
+    ("says", "status", "kind", "message"),
+    [
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - no permission",
+            1,
+            counters.NoCounters,
+            "may not read the GPU's counters",
+        ),
+        ("Traceback: a bug in what was counted", 1, counters.CountingFailed, r"ncu failed \(1\): .* a bug"),
+        ("==WARNING== No kernels were profiled", 0, counters.CountingFailed, "No kernels were profiled"),
+    ],
+)
+def test_what_keeps_ncu_from_counting_is_told_from_a_failure(
+    tmp_path, monkeypatch, says, status, kind, message
+):
+    fake = tmp_path / "ncu"
+    fake.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(kind, match=message):
+        counters.count(["true"], {})
+
+
 def test_no_nsight_compute_is_said_by_name(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(counters.NoCounters, match="no ncu on the PATH"):

@@ -7,14 +7,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from labkernels.errors import LabError
+from labkernels.device import Gpu
+from labkernels.errors import LabError, NoGpu, NotInstalled
 from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
 from labkernels.operand import Operand, Ring, Swizzle, linear_operand
 from labkernels.protocols import counted, measure
 from labkernels.protocols.chase import transfer_operand
-from labkernels.protocols.experiment import silent
+from labkernels.protocols.experiment import needs, silent
 from labkernels.protocols.rounds import interleaved, timed_rounds
 from labkernels.protocols.stream import Configuration, WrongBytes, walk_of
 from labkernels.studies.broadcast import broadcast
@@ -31,6 +32,29 @@ SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
 def test_every_experiment_has_the_two_presets(name):
     assert {"quick", "full"} <= set(experiment(name).presets)
     assert experiment(name).question.endswith("?")
+
+
+@pytest.mark.parametrize("name", studies())
+def test_every_experiment_says_in_one_sentence_what_is_missing_here(name):
+    try:
+        Gpu()
+    except NoGpu as missing:
+        assert experiment(name).available() == str(missing)
+    else:
+        assert "\n" not in (experiment(name).available() or "")
+
+
+def test_the_first_of_its_needs_that_is_missing_is_said():
+    def lacking(what):
+        def require():
+            raise NotInstalled(f"no {what} here")
+
+        return require
+
+    assert needs(list, dict)() is None
+    assert needs(list, lacking("ncu"), lacking("torch"))() == "no ncu here"
+    with pytest.raises(KeyError):  # a bug is no missing package
+        needs(lambda: {}["typo"])()
 
 
 @pytest.mark.parametrize("preset", ["quick", "full"])

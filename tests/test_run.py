@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkernels.cli import main
+from labkernels.device.counters import NoCounters
 from labkernels.errors import LabError, NotInstalled
 from labkernels.protocols.experiment import Experiment, Result, needs
 from labkernels.studies import run as runner
@@ -75,6 +76,10 @@ def refused(gpu, parameters, progress):
     raise LabError("byte 3 is wrong")
 
 
+def not_permitted(gpu, parameters, progress):
+    raise NoCounters("ncu may not count")
+
+
 def broken(gpu, parameters, progress):
     return [][1]
 
@@ -117,7 +122,7 @@ def test_all_skips_what_the_machine_lacks_and_goes_on_after_what_fails(lab, caps
     ("made", "status"),
     [
         ([("a", rows, ()), ("b", rows, (missing_tool,))], 0),
-        ([("a", rows, (missing_tool,))], 0),
+        ([("a", rows, (missing_tool,)), ("b", not_permitted, ())], 0),
         ([("a", refused, ()), ("b", rows, ())], 1),
     ],
 )
@@ -129,7 +134,9 @@ def test_the_exit_status_of_all_says_whether_something_failed(lab, made, status,
     assert list(found["runs"]) == [
         name for name, measure, required in made if measure is rows and not required
     ]
-    assert list(found["skipped"]) == [name for name, _, required in made if required]
+    assert list(found["skipped"]) == [
+        name for name, measure, required in made if required or measure is not_permitted
+    ]
     assert list(found["failed"]) == [name for name, measure, _ in made if measure is refused]
     assert "Traceback" not in shown.err and len(shown.err.splitlines()) == len(made)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cuda.bindings import driver
 
-from labkernels.errors import LabError
+from labkernels.errors import LabError, NotInstalled
 
 SECTOR_BYTES = 32
 #: Bytes on the way from memory over L2 and its request coalescer into the SMs.
@@ -25,8 +25,12 @@ MEMORY_PATH = {
 }
 
 
-class NoCounters(LabError):
-    """Nsight Compute is missing or may not read the counters; the message carries what it said."""
+class NoCounters(NotInstalled):
+    """Nsight Compute is missing, may not read the counters, or the GPU has no such counter."""
+
+
+class CountingFailed(LabError):
+    """A command that was to be counted failed; the message carries what Nsight Compute said."""
 
 
 def ncu() -> str:
@@ -64,15 +68,22 @@ def count(target: Sequence[str], metrics: Mapping[str, str], *, flush: bool = Fa
         One dictionary per launch, in order.
 
     Raises:
-        NoCounters: no `ncu`, or it refuses.
+        NoCounters: no `ncu`, or it may not count.
+        CountingFailed: the command failed.
     """
     options = ["--csv", "--print-units", "base", "--clock-control", "none"]
     options += ["--cache-control", "all" if flush else "none"]
     options += ["--profile-from-start", "off", "--metrics", ",".join(metrics)]
     done = subprocess.run([ncu(), *options, *target], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
+        raise NoCounters(
+            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root with CAP_SYS_ADMIN, or set "
+            "NVreg_RestrictProfilingToAdminUsers=0"
+        )
     if done.returncode or not lines:
-        raise NoCounters(f"ncu failed ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}")
+        said = (done.stdout + done.stderr).strip()[-600:]
+        raise CountingFailed(f"ncu failed ({done.returncode}): {said}")
     return parse(lines, metrics)
 
 

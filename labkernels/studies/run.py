@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from labkernels.device import Gpu
 from labkernels.device.board import Monitor
 from labkernels.device.environment import describe
-from labkernels.errors import LabError
+from labkernels.errors import LabError, NoGpu, NotInstalled
 from labkernels.kernels.build import SANITIZER
 from labkernels.protocols.experiment import Item
 from labkernels.store import Store, new_run_id
@@ -29,10 +29,6 @@ def bar(items: Iterable[Item], what: str) -> Iterable[Item]:
 
 class BadParameter(LabError, ValueError):
     """There is no such preset or parameter, or its value has another type; the message says what there is."""
-
-
-class Skipped(LabError):
-    """An experiment lacks something on this machine; the message says what."""
 
 
 class WrongTables(LabError):
@@ -83,7 +79,7 @@ def run(
     Raises:
         UnknownExperiment, BadParameter: see `parameters_of`.
         NoGpu: there is no usable GPU here.
-        Skipped: something else that the experiment needs is missing here.
+        NotInstalled: something else that the experiment needs is missing here.
         WrongTables: the experiment did not fill the tables that it names.
         LabError: the environment asks for kernels for sanitizers; or a kernel failed its check. Nothing is stored.
     """
@@ -91,7 +87,7 @@ def run(
     gpu = _gpu()
     store = store or Store()
     if missing := one.available():
-        raise Skipped(missing)
+        raise NotInstalled(missing)
     started = datetime.now(UTC)
     record = {"run_id": new_run_id(started), "started_utc": started, "experiment": name, "preset": preset}
     began = time.monotonic()
@@ -132,7 +128,7 @@ def run_all(
     for name in studies():
         try:
             yield Outcome(name, run_id=run(name, preset, store, overrides))
-        except Skipped as missing:
+        except (NoGpu, NotInstalled) as missing:
             yield Outcome(name, skipped=str(missing))
         except LabError as error:
             yield Outcome(name, failed=str(error))
