@@ -38,7 +38,7 @@ def built():
 )
 def test_kernel_keeps_the_registrys_promise(built, name, arch):
     spec, made = BY_NAME[name], built[name, arch]
-    function = functions(made.cubin)[spec.function]
+    function = functions(made.cubin)[made.timed]
     assert functions(made.cubin)[made.entry].entry
     found = {name for each in functions(made.cubin).values() for name in each.mechanisms()}
     assert not spec.broken_promise(function.mechanisms(), found)
@@ -51,8 +51,8 @@ def test_kernel_keeps_the_registrys_promise(built, name, arch):
 def test_a_timed_loop_contains_its_copies(built):
     for (name, _), made in built.items():
         spec = BY_NAME[name]
-        if spec.protocol == "stream":
-            inside = functions(made.cubin)[spec.function].opcodes_in_loops()
+        if spec.protocol in ("stream", "multistage", "pipeline"):
+            inside = functions(made.cubin)[made.timed].opcodes_in_loops()
             assert any(sass.mechanism(opcode) == spec.mechanism for opcode in inside), name
 
 

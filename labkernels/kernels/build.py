@@ -62,6 +62,7 @@ class Kernel:
         shared_bytes: static shared memory per block.
         opcodes: SASS opcode with modifiers → static count, entry and mechanism together.
         mechanisms: mechanism or feature, as `sass` names them → static count in the timed function.
+        timed: name of the function that holds the timed region: the mechanism's, or the entry it was written into.
     """
 
     spec: KernelSpec
@@ -74,6 +75,7 @@ class Kernel:
     shared_bytes: int
     opcodes: dict[str, int]
     mechanisms: dict[str, int]
+    timed: str
 
     def count(self, opcode: str) -> int:
         """Static count of a SASS opcode whatever its modifiers: `count("LDG")` does not count LDGSTS."""
@@ -167,6 +169,31 @@ def link(modules: Iterable[str], arch: str, max_registers: int | None = None) ->
     return code
 
 
+def inline(entry: str, mechanism: str) -> str:
+    """One PTX module: the mechanism's function, which is not `.visible`, in place of the entry's call to it.
+
+    ptxas then compiles one kernel: no call, uniform registers throughout, addresses folded into instructions.
+    """
+    mechanism = re.sub(r"//.*", "", mechanism)
+    function = re.search(r"\.func \(\.reg \.b64 result\) \w+\((.*?)\)\s*\{\n(.*)\n\}", mechanism, re.S)
+    call = re.search(r"\{ // callseq.*?\} // callseq \d+", entry, re.S)
+    values = re.findall(r"st\.param\.b(\d+)\s+\[param\d+(?:\+0)?\], (\S+);", call[0])
+    names = re.findall(r"\.reg \.b\d+ (\w+)", function[1])
+    result = re.search(r"ld\.param\.b64\s+(\S+), \[retval0(?:\+0)?\];", call[0])[1]
+    passed = [
+        f".reg .b{width} {name};\nmov.b{width} {name}, {value};"
+        for name, (width, value) in zip(names, values, strict=True)
+    ]
+    body = re.sub(r"\bret;", "bra.uni RETURNED;", function[2])
+    text = "\n".join(["{", ".reg .b64 result;", *passed, body, f"RETURNED:\nmov.b64 {result}, result;", "}"])
+    entry = entry[: call.start()] + text + entry[call.end() :]
+    declarations = mechanism[: function.start()]
+    target = re.search(r"^\.target.*$", declarations, re.M)[0]
+    declarations = re.sub(r"^\.(version|target|address_size)\b.*\n", "", declarations, flags=re.M)
+    entry = re.sub(r"^\.target.*$", target, entry, count=1, flags=re.M)
+    return re.sub(r"^\.extern \.func.*?^;$", lambda _: declarations, entry, count=1, flags=re.S | re.M)
+
+
 def _numba_side(spec: KernelSpec, arch: str, entry: str) -> str:
     constants = dict(spec.constants)
     module = import_module(f"labkernels.kernels.{NUMBA_SIDES.get(spec.protocol, 'entry')}")
@@ -214,7 +241,10 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
         facts = json.loads(facts_file.read_text())
         cubin = cubin_file.read_bytes()
     else:
-        cubin = link([_numba_side(spec, arch, entry), ptx], arch, spec.max_registers)
+        modules = [_numba_side(spec, arch, entry), ptx]
+        if ".visible .func" not in ptx:
+            modules = [inline(*modules)]
+        cubin = link(modules, arch, spec.max_registers)
         facts = _examine(spec, cubin)
     if broken := spec.broken_promise(facts["mechanisms"], facts["mechanisms_of_all_code"]):
         raise AssemblyError(f"{spec.name}: {broken}")
@@ -244,7 +274,7 @@ def _examine(spec: KernelSpec, cubin: bytes) -> dict:
     from labkernels.kernels import sass
 
     functions = sass.disassemble(cubin)
-    timed = functions[spec.function]
+    timed = functions.get(spec.function) or next(one for one in functions.values() if one.entry)
     opcodes = sum((function.opcodes for function in functions.values()), Counter())
     if calls := [opcode for opcode in timed.opcodes_in_loops() if opcode.startswith("CALL")]:
         raise AssemblyError(f"{spec.name}: {calls[0]} inside a timed loop")
@@ -259,6 +289,7 @@ def _examine(spec: KernelSpec, cubin: bytes) -> dict:
         "shared_bytes": max(map(int, re.findall(r"SHARED:(\d+)", usage))),
         "opcodes": dict(sorted(opcodes.items())),
         "mechanisms": dict(sorted(timed.mechanisms().items())),
+        "timed": timed.name,
         "mechanisms_of_all_code": sorted({name for one in functions.values() for name in one.mechanisms()}),
     }
 

@@ -23,6 +23,17 @@ STREAM = types.int64(
     types.int64,  # chunk_step
     types.uint64,  # dump
 )
+CONTIGUOUS = types.int64(
+    types.uint64,  # source: global address or address of a tensor map
+    types.int64,  # outer
+    types.int64,  # outer_step
+    types.int64,  # outer_limit
+    types.int32,  # tiles
+    types.int32,  # tile_bytes
+    types.int32,  # stages
+    types.uint64,  # dump
+)
+BURST = types.int64(types.uint64, types.int32, types.uint64, types.uint64)
 CHASE = types.int64(types.uint64, types.int64, types.int32, types.int32, types.uint64, types.uint64)
 ISSUE = types.int64(types.uint64, types.int32, types.int32, types.int32, types.uint64, types.uint64)
 
@@ -100,6 +111,41 @@ def stream(function: str, consumers: int) -> tuple[Callable, types.Type]:
     return kernel, signature
 
 
+def multistage(function: str) -> tuple[Callable, types.Type]:
+    """As `stream`, over contiguous tiles whose threads find their part of a tile themselves.
+
+    Returns:
+        The kernel, of (source, outer_unit, outer_limit, tiles, tile_bytes, stages, dump, sums, statuses), and its
+        signature.
+    """
+    call = cuda.declare_device(function, CONTIGUOUS, abi="c")
+
+    def kernel(source, outer_unit, outer_limit, tiles, tile_bytes, stages, dump, sums, statuses):
+        block = types.int64(cuda.blockIdx.x)
+        if dump != 0:
+            dump += types.uint64(block * tiles * tile_bytes)
+        step = types.int64(cuda.gridDim.x) * outer_unit
+        result = call(source, block * outer_unit, step, outer_limit, tiles, tile_bytes, stages, dump)
+        sums[block * cuda.blockDim.x + cuda.threadIdx.x] = types.uint32(result)
+        if result >> 32:
+            statuses[block] = types.uint32(result >> 32)
+
+    return kernel, types.void(
+        types.uint64,
+        types.int64,
+        types.int64,
+        types.int32,
+        types.int32,
+        types.int32,
+        types.uint64,
+        U32_POINTER,
+        U32_POINTER,
+    )
+
+
+pipeline = multistage  # the same, whoever copies and whoever reads
+
+
 def chase(function: str) -> tuple[Callable, types.Type]:
     """One block follows a chain of dependent transfers.
 
@@ -133,6 +179,48 @@ def issue(function: str) -> tuple[Callable, types.Type]:
             statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
 
     return kernel, types.void(*ISSUE.args, U32_POINTER)
+
+
+def burst(function: str) -> tuple[Callable, types.Type]:
+    """Every warp of one block issues bursts of copies.
+
+    Returns:
+        The kernel, of (source, repeats, log, dump, statuses), and its signature. `log` is the address of a pair of
+        32-bit cycle counts for each repeat and warp: until issued, until arrived; `dump` 0 or the address of the bytes
+        of one burst of each warp.
+    """
+    call = cuda.declare_device(function, BURST, abi="c")
+
+    def kernel(source, repeats, log, dump, statuses):
+        result = call(source, repeats, log, dump)
+        if result >> 32:
+            statuses[cuda.blockIdx.x] = types.uint32(result >> 32)
+
+    return kernel, types.void(*BURST.args, U32_POINTER)
+
+
+def differ() -> tuple[Callable, types.Type]:
+    """Compares what streams of contiguous tiles delivered with `labkernels.device.random_fill.random_words`.
+
+    Returns:
+        The kernel, of (arrived, count, tile_words, tiles, blocks, rows, seed, wrong), and its signature. `arrived`
+        holds blocks × tiles × tile_words words; `wrong[0]` becomes 1 + the index of some word that differs.
+    """
+
+    def kernel(arrived, count, tile_words, tiles, blocks, rows, seed, wrong):
+        mask = types.uint64(0xFFFFFFFF)
+        for index in range(cuda.grid(1), count, cuda.gridsize(1)):
+            at = index // tile_words
+            row = (at // tiles + (at % tiles) * blocks) % rows
+            word = (types.uint64(row * tile_words + index % tile_words) ^ types.uint64(seed)) * types.uint64(
+                0x9E3779B1
+            ) & mask
+            word = (word ^ (word >> types.uint64(15))) * types.uint64(0x85EBCA77) & mask
+            if arrived[index] != types.uint32(word ^ (word >> types.uint64(13))):
+                wrong[0] = index + 1
+
+    integers = (types.int64,) * 5
+    return kernel, types.void(U32_POINTER, *integers, types.uint32, types.CPointer(types.int64))
 
 
 def fill() -> tuple[Callable, types.Type]:

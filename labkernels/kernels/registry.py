@@ -57,6 +57,11 @@ class KernelSpec:
         """
         if dict(self.constants).get("compute") == "wgmma":
             return 168
+        constants = dict(self.constants)
+        if self.protocol == "multistage":  # one set of up to two vectors leaves room for 2,048 threads
+            return 32 if constants.get("sets") == 1 and constants["chunks"] <= 2 else 64
+        if self.protocol == "burst":
+            return 128
         chunks = dict(self.constants).get("chunks", 1) if self.traits.through_registers else 0
         return {0: 64, 1: 64, 2: 64, 4: 80, 8: 128, 16: 128}[chunks]
 
@@ -120,38 +125,100 @@ def _rings(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | s
     return {**plain, **axes}
 
 
+def _register_sets() -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
+    """Loads by occupancy (one set of registers) or by sets in flight together; policies and prefetch sizes."""
+
+    def sets(
+        count: int, chunks: tuple[int, ...], policies: tuple[str, ...], prefetch: tuple[str, ...]
+    ) -> dict:
+        return {
+            "destination": ("register", "shared"),
+            "sets": (count,),
+            "unroll": (1 if count == 1 else 2 * count,),
+            "chunks": chunks,
+            "policy": policies,
+            "prefetch": prefetch,
+        }
+
+    plain = ("cg",)  # L1::no_allocate is no substitute: L2 gives up such lines first
+    return (
+        sets(1, (1, 2, 4, 8), plain, ("none",)),
+        sets(2, (1, 2, 4), plain, ("none",)),
+        sets(3, (1, 2), plain, ("none",)),
+        sets(1, (2,), ("nc", "ca", "L1::no_allocate"), ("none",)),
+        sets(1, (2,), plain, ("128B", "256B")),
+    )
+
+
+WARPS = (1, 2, 4)  # that copy, and as many that read
+PIPELINE_TILES = (2048, 8192, 32768)
+
+
+def _producer_warps() -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
+    """cp.async in the pipeline of the copy engine: producer warps in turns, or each tile by all of them together."""
+
+    def pipeline(producers: int, consumers: int, share: str, prefetch: str = "128B") -> dict:
+        copying = producers if share == "together" else 1
+        return {
+            "producers": (producers,),
+            "consumers": (consumers,),
+            "share": (share,),
+            "chunks": tuple(tile // (512 * copying) for tile in PIPELINE_TILES),
+            "prefetch": (prefetch,),
+        }
+
+    return (
+        *(pipeline(warps, warps, "turns") for warps in WARPS),
+        *(pipeline(warps, warps, "together") for warps in WARPS[1:]),
+        pipeline(4, 1, "together"),
+        pipeline(1, 1, "turns", "none"),
+    )
+
+
 #: Mechanism → protocol → families of axes (constant → values); a protocol's kernels are their products. Stores and
 #: reductions have none yet.
 AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
     "ldg": {
         "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
+        "multistage": _register_sets(),
         "chase": (
             {"destination": ("register",), "chunks": (1,), "policy": POLICIES},
             {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
             {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
         ),
         "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
+        "burst": ({"train": (1, 4, 8, 16), "policy": ("nc",)},),
     },
     "cp_async": {
         "stream": (
             {"completion": ("group",), "depth": DEPTHS, "chunks": CHUNKS},
             {"completion": ("mbarrier",), "chunks": CHUNKS},
         ),
+        "multistage": (
+            {"depth": tuple(range(1, 13)), "chunks": (1, 4), "barriers": (1,), "prefetch": ("128B",)},
+            {"depth": (1, 2, 3, 4), "chunks": (1, 4), "barriers": (2,), "prefetch": ("128B",)},
+            {"depth": (2, 4, 8), "chunks": (4,), "barriers": (1,), "prefetch": ("none",)},
+        ),
+        "pipeline": _producer_warps(),
         "gather": _gathers(compute=("none",)) + _gathers(compute=("wgmma",)),
         "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
         "issue": ({},),
+        "burst": ({"train": (1, 4, 8, 16, 32, 64)},),
     },
     "tma_bulk": {
         "stream": ({"excess_bytes": (0, 16)},),
+        "pipeline": tuple({"producers": (n,), "consumers": (n,)} for n in WARPS),
         "gather": _gathers(),
         "chase": (
             {"wait": ("try_wait", "test_wait")},
             {"wait": ("try_wait",), "clock": ("chain",)},
         ),
         "issue": ({"per_copy": PER_COPY},),
+        "burst": ({"train": (1, 4, 8, 16), "bytes": (2048, 8192)},),
     },
     "tma_tile": {
         "stream": ({"rank": (1, 2, 3, 4, 5)},),
+        "pipeline": tuple({"producers": (n,), "consumers": (n,)} for n in WARPS),
         "gather": _gathers(compute=("none",), table=("global", "none"))
         + _gathers(compute=("wgmma",), table=("global", "none")),
         "chase": (
@@ -159,6 +226,7 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
             {"rank": (2,), "wait": ("try_wait",), "clock": ("chain",)},
         ),
         "issue": ({"rank": (2,), "per_copy": PER_COPY},),
+        "burst": ({"train": (1, 4, 8, 16), "bytes": (2048, 8192)},),
         "ring": ({"producers": (1, 2), "consumers": CONSUMERS}, {"producers": (4,), "consumers": (4,)}),
         "arrival": ({},),
         "visibility": ({},),

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from labkernels.device import Buffer, Gpu
+from labkernels.protocols.cell import Cell
+from labkernels.protocols.contiguous import Contiguous
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.ring import ClusterRing, RingConfiguration
@@ -17,21 +19,22 @@ def stream_experiment(
     name: str,
     question: str,
     presets: Mapping[str, Any],
-    configurations: Callable[[Any, int], Iterable[Configuration]],
+    configurations: Callable[[Any, int], Iterable[Configuration | Cell]],
     table: str = "throughput",
-    describe: Callable[[Configuration], Columns] = lambda configuration: {},
+    describe: Callable[[Any], Columns] = lambda configuration: {},
+    bind: Callable[[Gpu, Any, Buffer, int], Stream | Contiguous] | None = None,
 ) -> Experiment:
     """Streams side by side, of a parameter set (with `bytes_moved` by a launch, at least, and `rounds`) and SMs.
 
     Configurations of which an SM cannot hold `ctas_per_sm` blocks are left out: they would measure another number.
-    `describe` gives further columns of a configuration.
+    `describe` gives further columns of a configuration, `bind` makes one ready to run (a `Stream` by default).
     """
 
     def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
         chosen = list(configurations(parameters, gpu.facts.sm_count))
         memory = Memory(gpu, max(c.operand.footprint_bytes for c in chosen))
-        streams = (Stream(gpu, c, memory.buffer, memory.seed) for c in progress(chosen, "check"))
-        held = (s for s in streams if s.resident_ctas_per_sm >= s.configuration.operand.ring.ctas_per_sm)
+        bound = ((bind or Stream)(gpu, c, memory.buffer, memory.seed) for c in progress(chosen, "check"))
+        held = (s for s in bound if s.resident_ctas_per_sm >= s.configuration.operand.ring.ctas_per_sm)
         return _timed(table, held, memory, parameters.bytes_moved, parameters.rounds, progress, describe)
 
     return Experiment(name, question, (table,), presets, measure, needs(Gpu))

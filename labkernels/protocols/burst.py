@@ -1,0 +1,94 @@
+"""Bursts: each warp of one block issues a few copies back to back, as an unrolled kernel does."""
+
+import numpy as np
+
+from labkernels.device import Buffer, Gpu
+from labkernels.device.random_fill import random_words
+from labkernels.device.tensor_map import place
+from labkernels.kernels.build import assemble
+from labkernels.kernels.registry import KernelSpec
+from labkernels.legality import SHARED_BYTES_PER_CTA
+from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.protocols.cell import WARP_COPY_BYTES
+from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+
+
+class Burst:
+    """A kernel of protocol `burst` bound to memory.
+
+    Args:
+        gpu: where.
+        spec: the kernel.
+        memory: filled with `random_words`.
+        seed: of the words.
+        warps: of the block, each with a burst of its own.
+
+    Raises:
+        ValueError: the bursts do not fit shared memory.
+    """
+
+    def __init__(self, gpu: Gpu, spec: KernelSpec, memory: Buffer, seed: int, warps: int) -> None:
+        self.gpu, self.spec, self.memory, self.seed, self.warps = gpu, spec, memory, seed, warps
+        constants = dict(spec.constants)
+        self.train = constants["train"]
+        self.transfer_bytes = constants.get("bytes", WARP_COPY_BYTES)
+        self.bytes = warps * self.train * self.transfer_bytes
+        shared_bytes = self.bytes + SLOT_ALIGNMENT_BYTES
+        if shared_bytes + SLOT_ALIGNMENT_BYTES > SHARED_BYTES_PER_CTA:
+            raise ValueError(
+                f"{spec.name}: {warps} bursts take {shared_bytes} bytes of shared memory, above the limit of "
+                f"{SHARED_BYTES_PER_CTA - SLOT_ALIGNMENT_BYTES}; give fewer warps or a shorter train"
+            )
+        self.kernel = assemble(spec, gpu.facts.arch)
+        self.program = gpu.load(self.kernel)
+        self.program.allow(shared_bytes)
+        self._config = self.program.config(1, warps * WARP, shared_bytes)
+        self._map = None
+        if spec.mechanism == "tma_tile":
+            operand = boxed_operand(memory.nbytes, self.transfer_bytes, Ring(shared_alignment_bytes=128))
+            self._map = place(operand, memory.address)
+        self._statuses = Buffer(4).set_bytes(0)
+
+    def cycles(self, repeats: int, dump: int = 0) -> np.ndarray:
+        """Cycles until a warp's last copy was issued, and until all had arrived: shape (repeats, warps, 2).
+
+        Raises:
+            ValueError: the memory is too small for so many.
+            StalledWait: a copy never arrived.
+        """
+        if (needed := repeats * self.bytes) > self.memory.nbytes:
+            raise ValueError(
+                f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
+            )
+        with Buffer(8 * repeats * self.warps) as log:
+            log.set_bytes(0xFF)
+            self.program.launch(
+                self._config,
+                np.uint64(self._map.address if self._map else self.memory.address),
+                np.int32(repeats),
+                np.uint64(log.address),
+                np.uint64(dump),
+                np.uint64(self._statuses.address),
+            )
+            self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+            return log.read(np.uint32).reshape(repeats, self.warps, 2)
+
+    def check(self, repeats: int = 3) -> None:
+        """Compare the bytes that the last repeat brought with NumPy's.
+
+        Raises:
+            WrongBytes: something else arrived.
+        """
+        with Buffer(self.bytes) as dump:
+            dump.set_bytes(POISON)
+            self.cycles(repeats, dump.address)
+            arrived = dump.read(np.uint32)
+        words = np.arange(self.bytes // 4) + (repeats - 1) * self.bytes // 4
+        if not np.array_equal(arrived, random_words(words, self.seed)):
+            raise WrongBytes(f"{self.spec.name}: the last of {repeats} bursts is not what is in memory")
+
+    def close(self) -> None:
+        """Free what the kernel holds on the GPU."""
+        for buffer in (self._map, self._statuses):
+            if buffer:
+                buffer.close()
