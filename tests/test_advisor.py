@@ -29,7 +29,6 @@ from labkernels.model.closed_form import (
     terms,
 )
 from labkernels.store import RUNS, Store
-from labkernels.studies.rules import RULES
 
 GPU = gpus()[0]
 OF = constants(GPU)
@@ -223,12 +222,3 @@ def test_the_command_line_says_what_python_says(capsys):
     assert capsys.readouterr().out.strip() == describe(advise(Question(stages=1, rows=32)))
     assert main(["advise", "--cluster", "3"]) == 2
     assert "--cluster is 3, measured were 1" in capsys.readouterr().err
-
-
-def test_rules_from_the_command_line(capsys):
-    assert main(["rules", "--gpu", GPU, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["rules"]
-    assert {row["id"] for row in found} == {rule.id for rule in RULES}
-    assert all(
-        row["operands"] and row["take"] and row["scope"] and row["statement"].endswith(".") for row in found
-    )

@@ -123,7 +123,7 @@ def test_every_stored_gpu_gets_every_headline_figure():
     for figures in headline(store).values():
         assert list(figures) == list(FIGURES)
         for name, figure in figures.items():
-            assert figure.unit == FIGURES[name][0]
+            assert figure.unit == FIGURES[name]
             if figure.value is not None:
                 assert figure.run_id in known
                 assert figure.low <= figure.value

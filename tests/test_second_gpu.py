@@ -119,9 +119,16 @@ def test_advice_for_an_unknown_gpu_names_those_that_have_a_model(capsys):
     assert f"choose {FIRST}" in capsys.readouterr().err
 
 
-def test_headline_says_what_is_missing(tmp_path, capsys):
+def test_machines_are_told_what_is_missing_and_why(tmp_path, capsys):
     copied(Store(tmp_path), ["latency"])
     assert main(["headline", "--data", str(tmp_path), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)[SECOND]
     assert figures["tma_latency_premium_cycles"]["value"] is not None
     assert "measure throughput" in figures["hbm_read_gbps"]["note"]
+
+    assert main(["rules", "--data", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rules"]
+    assert {row["id"] for row in rows} == {rule.id for rule in RULES}
+    for row in rows:
+        assert row["operands"] and row["take"] and row["scope"] and row["statement"].endswith(".")
+        assert row["run_ids"] if row["outcome"] != "not measured" else "measure" in row["evidence"]
