@@ -115,25 +115,27 @@ class Chapter:
         for name in experiments or self.experiments:
             self._own[name] = run(name, self._preset, self.store)
 
-    def _stored_run(self, experiment: str) -> str | None:
-        return select.latest_run(self.store, experiment, self.gpu, without=self._own.values())
+    def _stored_run(self, experiment: str, preset: str | None = None) -> str | None:
+        return select.latest_run(self.store, experiment, self.gpu, without=self._own.values(), preset=preset)
 
-    def stored(self, experiment: str, table: str | None = None, *, required: bool = True) -> pd.DataFrame:
+    def stored(
+        self, experiment: str, table: str | None = None, *, preset: str | None = None, required: bool = True
+    ) -> pd.DataFrame:
         """Rows of the newest full run of the shown GPU, the reader's own run left out.
 
         Args:
             experiment: whose; the chapter need not measure it.
             table: which of its tables; by default the main one.
+            preset: of which preset, where it is not the fullest.
             required: whether there have to be any.
 
         Raises:
             NotMeasured: there are none; the message says how to measure.
         """
-        run_id = self._stored_run(experiment)
+        run_id = self._stored_run(experiment, preset)
         if required and run_id is None:
-            raise NotMeasured(
-                f"no rows of {experiment} for {self.gpu}: run python -m labkernels measure {experiment}"
-            )
+            command = f"python -m labkernels measure {experiment}" + (f" --preset {preset}" if preset else "")
+            raise NotMeasured(f"no rows of {experiment} for {self.gpu}: run {command}")
         return self._rows(experiment, table, run_id)
 
     def measured(self, experiment: str) -> pd.DataFrame:

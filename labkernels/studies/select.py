@@ -35,9 +35,14 @@ def require_gpus(store: Store, wanted: str | None = None) -> list[str]:
 
 
 def latest_run(
-    store: Store, experiment: str, gpu: str | None = None, *, without: Collection[str] = ()
+    store: Store,
+    experiment: str,
+    gpu: str | None = None,
+    *,
+    without: Collection[str] = (),
+    preset: str | None = None,
 ) -> str | None:
-    """Newest run of an experiment on a GPU (any GPU by default): of its fullest preset, or None.
+    """Newest run of an experiment on a GPU (any GPU by default): of a preset, by default its fullest; or None.
 
     A quick run never hides a full one; runs `without` are passed over.
 
@@ -48,8 +53,8 @@ def latest_run(
     runs = store.read(RUNS)
     runs = runs[runs["experiment"].eq(name) & (runs["gpu_name"].eq(gpu) if gpu else True)]
     runs = runs[~runs["run_id"].isin(without)]
-    for preset in ("full", *sorted(set(runs["preset"]) - {"full"})):
-        if len(chosen := runs[runs["preset"].eq(preset)]):
+    for name in [preset] if preset else ("full", *sorted(set(runs["preset"]) - {"full"})):
+        if len(chosen := runs[runs["preset"].eq(name)]):
             return str(chosen["run_id"].max())
     return None
 

@@ -240,12 +240,12 @@ def sustained(table: pd.DataFrame) -> alt.FacetChart:
     ).resolve_scale(x="independent")
 
 
-def ragged(table: pd.DataFrame, floor_us: float) -> alt.LayerChart:
+def ragged(table: pd.DataFrame, floor_us: float | None) -> alt.LayerChart:
     """Time of a decode product by rows of A inside the tile, by transport.
 
     Args:
         table: Medians of one tile and its cluster along N: `m`, `duration_us`, `low`, `high`, `transport`.
-        floor_us: Time to read B from memory once at the measured rate.
+        floor_us: Time to read B from memory once at its peak rate, where a data sheet gives it.
     """
     shown = table.assign(way=table["transport"].map(WORDS))
     x = alt.X("m:Q", title="Rows of A (M); the tile has 128", axis=alt.Axis(values=[16, 32, 64, 96, 128]))
@@ -256,7 +256,8 @@ def ragged(table: pd.DataFrame, floor_us: float) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=50, opacity=1).encode(
         y="duration_us:Q", tooltip=["kernel", "m", "duration_us", "gpu", "run_id"]
     )
-    return line + points + ceiling(floor_us, "B from memory at its peak rate")
+    chart = line + points
+    return chart if floor_us is None else chart + ceiling(floor_us, "B from memory at its peak rate")
 
 
 def regret(table: pd.DataFrame) -> alt.LayerChart:

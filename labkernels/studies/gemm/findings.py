@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from labkernels.errors import NotMeasured
+from labkernels.operand import GIB
 from labkernels.studies.gemm.bench import LIBRARY
 from labkernels.studies.gemm.family import ARCHES, CLUSTERS, GemmKernel, family
-from labkernels.studies.gemm.heuristic import Choice, scheduled_tiles, waves
+from labkernels.studies.gemm.heuristic import OTHERS, Choice, choose, scheduled_tiles, waves
 from labkernels.studies.gemm.shapes import SHAPES
-from labkernels.studies.stats import Measured, Ratio, bootstrap_ratio, measured, where
+from labkernels.studies.stats import Measured, Ratio, bootstrap_ratio, having, measured, where
 
 Mnk = tuple[int, int, int]
 SHAPE = ["m", "n", "k"]
@@ -440,3 +441,61 @@ def settled(table: pd.DataFrame, clock: str = "sm_clock_mhz") -> pd.DataFrame:
         .reset_index()
         .sort_values("kernel")
     )
+
+
+COUNTERS = {
+    "sm_read_bytes": "into the SMs",
+    "l2_read_bytes": "read in L2",
+    "dram_read_bytes": "read from memory",
+}
+
+
+def traffic(counters: pd.DataFrame) -> pd.DataFrame:
+    """Bytes of one product by counter, for no cluster and the two pairs of the 128 × 128 tile.
+
+    Args:
+        counters: Rows of one run of `gemm_traffic`, from `with_kernels`.
+
+    Returns:
+        A row per kernel, order and counter: `counter`, `what` it counts, `bytes`, `gib` and `order`.
+    """
+    rows = counters[counters["tile"].eq("128×128") & counters["cluster"].isin(["1×1", "2×1", "1×2"])]
+    table = rows.melt(
+        ["tile", "cluster", "transport", "swizzle", "run_id"],
+        list(COUNTERS),
+        var_name="counter",
+        value_name="bytes",
+    )
+    order = table["swizzle"].map({1: "default order", 8: "swizzle 8"})
+    return table.assign(what=table["counter"].map(COUNTERS), gib=table["bytes"] / GIB, order=order)
+
+
+def rows_inside_a_tile(table: pd.DataFrame, resident: Mapping[int, int]) -> pd.DataFrame:
+    """Decode products of the widest B by rows of A inside a 128 × 128 tile: no cluster, 1×4, and the library.
+
+    Args:
+        table: From `medians`.
+        resident: SMs that clusters of a size keep.
+    """
+    scan = having(table, n=28672, k=8192, dtype="bf16")
+    scan = scan[scan["m"].le(128)]
+    ours = having(scan, tile="128×128", swizzle=1)
+    ours = ours[ours["ctas"].eq(ours["cluster"].map({"1×1": resident[1], "1×4": resident[4]}))]
+    return pd.concat([ours, having(scan, transport="library")])
+
+
+THIS_RULE = "this rule"
+
+
+def regret_by_rule(held: pd.DataFrame, resident: Mapping[int, int]) -> pd.DataFrame:
+    """Regrets of our rule and of others, ascending for each, with the `share` of cases that are no worse.
+
+    Args:
+        held: From `medians`, shapes that the rule was made without.
+        resident: SMs that clusters of a size keep.
+    """
+    parts = []
+    for name, choose_cluster in ({THIS_RULE: choose} | OTHERS).items():
+        part = regrets(held, choose_cluster, resident).assign(rule=name).sort_values("regret")
+        parts.append(part.assign(share=np.arange(1, len(part) + 1) / len(part)))
+    return pd.concat(parts)
