@@ -13,6 +13,7 @@ from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
 from labkernels.operand import Operand, Ring, Swizzle, linear_operand
+from labkernels.paths import PACKAGE
 from labkernels.protocols import counted, measure
 from labkernels.protocols.chase import transfer_operand
 from labkernels.protocols.experiment import needs, silent
@@ -183,6 +184,11 @@ def test_every_round_has_every_item_and_rounds_differ_in_their_order():
     rounds = interleaved("abcdefgh", 5)
     assert all(sorted(turn) == list("abcdefgh") for turn in rounds)
     assert len({tuple(turn) for turn in rounds}) == 5
+
+
+def test_the_random_order_of_rounds_is_written_in_one_place():
+    files = [path for path in PACKAGE.rglob("*.py") if ".permutation(len(" in path.read_text("utf8")]
+    assert [path.name for path in files] == ["rounds.py"], "use interleaved or timed_rounds"
 
 
 def test_rounds_number_their_rows():

@@ -12,6 +12,7 @@ from labkernels.protocols.burst import Burst
 from labkernels.protocols.cell import WARP_COPY_BYTES
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.rounds import interleaved
 from labkernels.studies.stats import summarize
 
 
@@ -56,16 +57,14 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     for burst in progress(bursts, "check"):
         burst.check()
     memory.warm(parameters.footprint_bytes)
-    order = np.random.default_rng(memory.seed)
-    samples: dict[int, list[np.ndarray]] = {}
-    for _ in progress(range(parameters.rounds), "time"):
-        for index in order.permutation(len(bursts)):
-            cycles = bursts[index].cycles(parameters.repeats)[1:]
-            samples.setdefault(index, []).append(cycles.reshape(-1, 2))
+    samples: dict[Burst, list[np.ndarray]] = {}
+    for turn in progress(interleaved(bursts, parameters.rounds), "time"):
+        for burst in turn:
+            cycles = burst.cycles(parameters.repeats)[1:]
+            samples.setdefault(burst, []).append(cycles.reshape(-1, 2))
     rows = []
-    for index, burst in enumerate(bursts):
-        issued, arrived = np.concatenate(samples[index]).T
-        summary = summarize(issued)
+    for burst in bursts:
+        issued, arrived = np.concatenate(samples[burst]).T
         rows.append(
             {
                 "kernel": burst.spec.name,
@@ -73,10 +72,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 "warps": burst.warps,
                 "transfer_bytes": burst.transfer_bytes,
                 "train_length": burst.train,
-                "n": summary.n,
-                "cycles_p05": round(summary.p05, 1),
-                "cycles_median": round(summary.median, 1),
-                "cycles_p95": round(summary.p95, 1),
+                **summarize(issued).cycles(),
                 "arrived_cycles_median": round(float(np.median(arrived)), 1),
             }
         )
