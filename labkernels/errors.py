@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-BARRIERS = {1: "full", 2: "empty", 3: "arrival"}
+#: Kinds of barriers, as the kernels' PTX numbers them in a status.
+BARRIERS = {1: "full", 2: "empty", 3: "arrival", 4: "landed", 5: "ready"}
 
 
 class LabError(Exception):
@@ -43,7 +44,8 @@ class StalledWait(LabError):
 
     Attributes:
         kernel: name of the kernel.
-        barrier: `full` (data never arrived), `empty` (a slot was never released) or `arrival`.
+        barrier: `full` (data never arrived), `empty` (a slot was never released), `arrival`; of a CTA that passes data
+            on, `landed` (its own part never came) or `ready` (the others' never did).
         stage: index of the barrier in its ring.
         block: first block that reported it.
     """

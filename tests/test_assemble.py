@@ -1,22 +1,15 @@
 """Every kernel of the registry, for both architectures, from PTX to checked machine code. No GPU."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from labkernels.kernels import sass
-from labkernels.kernels.build import (
-    PTX,
-    SANITIZER,
-    AssemblyError,
-    _templates,
-    assemble,
-    assemble_all,
-    link,
-    render,
-)
+from labkernels.kernels.build import SANITIZER, assemble, assemble_all, link
 from labkernels.kernels.registry import AXES, kernel, kernels
-from labkernels.mechanisms import ARCHITECTURES
+from labkernels.kernels.render import PTX, AssemblyError, render
+from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
 
 pytestmark = pytest.mark.xdist_group("kernels")  # one worker assembles
 
@@ -68,11 +61,21 @@ def test_the_cache_returns_the_same_kernels_and_links_none(built, monkeypatch):
         assert assemble(BY_NAME[name], arch) == made
 
 
+def test_a_promise_that_was_changed_is_asked_of_kernels_in_the_cache(tmp_path, monkeypatch):
+    spec = kernel("dsm_bulk", "ring", share="slices", origin="global")
+    assemble(spec, cache_dir=tmp_path)
+    monkeypatch.setitem(MECHANISMS, "dsm_bulk", replace(MECHANISMS["dsm_bulk"], carriers=()))
+    with pytest.raises(AssemblyError, match="tma_tile in its code, beside dsm_bulk"):
+        assemble(spec, cache_dir=tmp_path)
+
+
 def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):
     spec = kernel("tma_bulk", "issue", per_copy="copy")
     first = assemble(spec, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.cubin"))) == 1
-    monkeypatch.setattr("labkernels.kernels.build.render", lambda s, a: render(s, a) + "\n// changed")
+    monkeypatch.setattr(
+        "labkernels.kernels.build.render", lambda s, a, sanitizer: render(s, a) + "\n// changed"
+    )
     second = assemble(spec, cache_dir=tmp_path)
     assert len(list(tmp_path.glob("*.cubin"))) == 2 and first.ptx_sha256 != second.ptx_sha256
 
@@ -119,7 +122,7 @@ def test_a_kernel_without_its_opcode_is_refused(tmp_path, monkeypatch):
     other = render(kernel("tma_tile", "issue", rank=2, per_copy="copy"), "sm_90a").replace(
         "tma_tile_issue", "tma_bulk_issue"
     )
-    monkeypatch.setattr("labkernels.kernels.build.render", lambda spec, arch: other)
+    monkeypatch.setattr("labkernels.kernels.build.render", lambda spec, arch, sanitizer: other)
     with pytest.raises(AssemblyError, match=r"no tma_bulk \(UBLKCP\.S\.G\)"):
         assemble(kernel("tma_bulk", "issue", per_copy="copy"), cache_dir=tmp_path)
     assert not list(tmp_path.iterdir()), "a refused kernel was cached"
@@ -144,20 +147,11 @@ def test_names_are_unique_and_every_ptx_file_is_of_a_mechanism_with_axes():
     assert {path.stem for path in PTX.glob("*.ptx")} == set(AXES)
 
 
-@pytest.fixture
-def for_sanitizers(monkeypatch):
-    monkeypatch.setenv(SANITIZER, "1")
-    _templates.cache_clear()
-    yield
-    _templates.cache_clear()
-
-
-def test_for_sanitizers_every_reader_arrives(for_sanitizers):
-    text = render(kernel("tma_bulk", "stream", excess_bytes=0), "sm_90a")
+def test_for_sanitizers_every_reader_arrives():
+    text = render(kernel("tma_bulk", "stream", excess_bytes=0), "sm_90a", sanitizer=True)
     assert "mbarrier.init.shared::cta.b64 [empty_at], 32;" in text and "@leader mbarrier.arrive" not in text
-    wide = render(
-        kernel("tma_tile", "gather", compute="wgmma", row_bytes=256, table="none", tile_rows=128), "sm_90a"
-    )
+    spec = kernel("tma_tile", "gather", compute="wgmma", row_bytes=256, table="none", tile_rows=128)
+    wide = render(spec, "sm_90a", sanitizer=True)
     assert "mbarrier.init.shared::cta.b64 [empty_at], 256;" in wide
 
 
@@ -167,6 +161,8 @@ def test_measured_kernels_arrive_once_for_a_warp():
 
 
 @pytest.mark.parametrize("protocol", ["stream", "ring", "exchange", "pair", "gather"])
-def test_kernels_for_sanitizers_assemble(for_sanitizers, protocol, tmp_path):
+def test_kernels_for_sanitizers_assemble(monkeypatch, protocol, tmp_path):
+    monkeypatch.setenv(SANITIZER, "1")
     for mechanism in {spec.mechanism for spec in kernels(protocol=protocol)}:
-        assemble(kernels(mechanism, protocol)[0], "sm_90a", cache_dir=tmp_path)
+        spec = kernels(mechanism, protocol)[0]
+        assert assemble(spec, cache_dir=tmp_path).ptx == render(spec, "sm_90a", sanitizer=True)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from cuda.bindings import driver
@@ -13,9 +13,11 @@ from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOpti
 
 from labkernels.device.board import Board
 from labkernels.errors import NoGpu, StalledWait
-from labkernels.kernels.build import Kernel
+from labkernels.kernels.build import BuiltKernel
+from labkernels.kernels.render import Parameter, pack
 
 OLDEST_CAPABILITY = (9, 0)
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every GPU with clusters runs
 
 
 @dataclass(frozen=True)
@@ -86,33 +88,57 @@ class Buffer:
     __del__ = close
 
 
+class Statuses(Buffer):
+    """One word per block of a kernel: 0, or which barrier a wait gave up on.
+
+    Args:
+        gpu: where it runs.
+        kernel: its name.
+        blocks: most blocks of a launch.
+    """
+
+    def __init__(self, gpu: "Gpu", kernel: str, blocks: int) -> None:
+        super().__init__(4 * blocks)
+        self.gpu, self.kernel = gpu, kernel
+        self.set_bytes(0)
+
+    def require_arrived(self) -> None:
+        """Wait for the launches and check what their blocks reported.
+
+        Raises:
+            StalledWait: a block's wait gave up.
+        """
+        self.gpu.sync()
+        reported = self.read(np.uint32)
+        if failed := np.flatnonzero(reported).tolist():
+            self.set_bytes(0)
+            raise StalledWait(self.kernel, int(reported[failed[0]]), failed[0], len(failed))
+
+
 @dataclass
-class Program:
-    """A kernel loaded on the GPU, ready to be launched."""
+class LoadedKernel:
+    """A kernel loaded on the GPU, ready to be launched.
+
+    Attributes:
+        gpu: where.
+        name: for messages.
+        code: machine code.
+        entry: name of its entry point.
+        parameters: what a launch gives it, in order.
+    """
 
     gpu: "Gpu"
     name: str
     code: ObjectCode
     entry: str
-    _shared_bytes: int = 0
+    parameters: tuple[Parameter, ...]
 
     @cached_property
     def _kernel(self):  # noqa: ANN202 - cuda.core's Kernel
         return self.code.get_kernel(self.entry)
 
-    def allow(self, shared_bytes: int, cluster: int = 1) -> None:
-        """Raise the kernel's dynamic shared memory limit, and permit clusters above the portable 8."""
-        attribute = driver.CUfunction_attribute
-        self._shared_bytes = max(self._shared_bytes, shared_bytes)  # other configurations share the kernel
-        wanted = {attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: self._shared_bytes}
-        if cluster > 8:
-            wanted[attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1
-        for name, value in wanted.items():
-            handle = driver.CUkernel(int(self._kernel.handle))
-            _check(driver.cuKernelSetAttribute(name, value, handle, self.gpu.device.device_id))
-
     def config(self, blocks: int, threads: int, shared_bytes: int, cluster: int = 1) -> LaunchConfig:
-        """Launch configuration; `blocks` counts blocks whatever the cluster size.
+        """Launch configuration, which the kernel is permitted; `blocks` counts blocks whatever the cluster size.
 
         Raises:
             ValueError: the blocks do not fill whole clusters.
@@ -121,24 +147,42 @@ class Program:
             raise ValueError(
                 f"{blocks} blocks are not a multiple of cluster {cluster}: launch whole clusters"
             )
-        if cluster == 1:
-            return LaunchConfig(grid=blocks, block=threads, shmem_size=shared_bytes)
-        return LaunchConfig(grid=blocks // cluster, cluster=cluster, block=threads, shmem_size=shared_bytes)
+        self._permit(shared_bytes, cluster)
+        clusters = {} if cluster == 1 else {"cluster": cluster}
+        return LaunchConfig(grid=blocks // cluster, block=threads, shmem_size=shared_bytes, **clusters)
+
+    def _permit(self, shared_bytes: int, cluster: int) -> None:
+        """Raise, never lower, the driver's limit of dynamic shared memory; permit clusters above the portable 8."""
+        attribute, device = driver.CUfunction_attribute, self.gpu.device.device_id
+        handle = driver.CUkernel(int(self._kernel.handle))
+        limit = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if shared_bytes and shared_bytes > _check(driver.cuKernelGetAttribute(limit, handle, device)):
+            _check(driver.cuKernelSetAttribute(limit, shared_bytes, handle, device))
+        if cluster > PORTABLE_CLUSTER:
+            permitted = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            _check(driver.cuKernelSetAttribute(permitted, 1, handle, device))
 
     def resident_clusters(self, threads: int, shared_bytes: int, cluster: int) -> int:
         """Clusters that the whole GPU holds at once (cuOccupancyMaxActiveClusters)."""
-        self.allow(shared_bytes, cluster)
         config = self.config(cluster, threads, shared_bytes, cluster)
         return self._kernel.occupancy.max_active_clusters(config, stream=self.gpu.stream)
 
     def blocks_per_sm(self, threads: int, shared_bytes: int) -> int:
         """Blocks that one SM holds at once."""
-        self.allow(shared_bytes)
+        self._permit(shared_bytes, cluster=1)
         return self._kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
 
-    def launch(self, config: LaunchConfig, *arguments: object) -> None:
-        """Queue one launch. Integers must be NumPy scalars of the parameter's width."""
-        launch(self.gpu.stream, config, self._kernel, *arguments)
+    def launch(self, config: LaunchConfig, **arguments: Any) -> None:
+        """Queue one launch.
+
+        Args:
+            config: from `config`.
+            arguments: by name, as in the PTX; a buffer stands for its address.
+
+        Raises:
+            WrongArgument: one is missing, unknown or does not fit; nothing is launched.
+        """
+        launch(self.gpu.stream, config, self._kernel, *pack(self.name, self.parameters, arguments))
 
 
 class Gpu:
@@ -154,7 +198,7 @@ class Gpu:
         self.stream = self.device.create_stream(options=StreamOptions(nonblocking=False))
         self._gatekeeper = self.device.create_stream(options=StreamOptions(nonblocking=True))
         self._gate, self._gates_opened = Buffer(4).set_bytes(0), 0
-        self._programs: dict[str, Program] = {}
+        self._loaded: dict[str, LoadedKernel] = {}
 
     @cached_property
     def facts(self) -> GpuFacts:
@@ -177,31 +221,23 @@ class Gpu:
         """This GPU's clocks, power and energy."""
         return Board(self.device.uuid)
 
-    def load(self, kernel: Kernel) -> Program:
-        """A kernel's program on this GPU, loaded once."""
-        if kernel.entry not in self._programs:
-            self._programs[kernel.entry] = self.load_cubin(kernel.spec.name, kernel.cubin, kernel.entry)
-        return self._programs[kernel.entry]
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        """A kernel on this GPU, loaded once."""
+        if kernel.entry not in self._loaded:
+            self._loaded[kernel.entry] = self.load_cubin(
+                kernel.spec.name, kernel.cubin, kernel.entry, kernel.parameters
+            )
+        return self._loaded[kernel.entry]
 
-    def load_cubin(self, name: str, cubin: bytes, entry: str) -> Program:
-        """A program from machine code."""
-        return Program(self, name, ObjectCode.from_cubin(cubin), entry)
+    def load_cubin(
+        self, name: str, cubin: bytes, entry: str, parameters: tuple[Parameter, ...]
+    ) -> LoadedKernel:
+        """A kernel from machine code."""
+        return LoadedKernel(self, name, ObjectCode.from_cubin(cubin), entry, parameters)
 
     def sync(self) -> None:
         """Wait for everything queued."""
         self.stream.sync()
-
-    def require_arrived(self, kernel: str, statuses: Buffer, blocks: int) -> None:
-        """Wait for the launch and check what its blocks reported.
-
-        Raises:
-            StalledWait: a block's wait gave up.
-        """
-        self.sync()
-        reported = statuses.read(np.uint32, blocks)
-        if failed := np.flatnonzero(reported).tolist():
-            statuses.set_bytes(0)
-            raise StalledWait(kernel, int(reported[failed[0]]), failed[0], len(failed))
 
     @contextmanager
     def timed(self) -> Iterator[Callable[[], float]]:

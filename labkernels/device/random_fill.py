@@ -1,11 +1,13 @@
 """Random words that the GPU writes and NumPy can recompute at any index: no gigabyte crosses the bus."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from labkernels.device.gpu import Buffer, Gpu, Program
-from labkernels.kernels.build import AssemblyError, link, numba_ptx
+from labkernels.device.gpu import Buffer, Gpu, LoadedKernel
+from labkernels.kernels.build import link
+from labkernels.kernels.render import AssemblyError, Parameter
 
 
 def random_words(index: np.ndarray, seed: int) -> np.ndarray:
@@ -16,22 +18,26 @@ def random_words(index: np.ndarray, seed: int) -> np.ndarray:
 
 
 @cache
-def _program(gpu: Gpu, name: str = "fill") -> Program:
-    from labkernels.kernels import entry
+def _loaded(gpu: Gpu, name: str) -> LoadedKernel:
+    from labkernels.kernels import entry, numba_side
 
-    arch = gpu.facts.arch
+    text, parameters = numba_side.ptx(getattr(entry, name)(), gpu.facts.arch, {})
+    called = f"{name}_random_words"
     try:
-        cubin = link([numba_ptx(getattr(entry, name), (), arch, f"{name}_random_words")], arch)
+        cubin = link([text.replace(numba_side.ENTRY, called)], gpu.facts.arch)
     except AssemblyError as error:
         raise AssemblyError(f"{name}: {error}") from error
-    return gpu.load_cubin(name, cubin, f"{name}_random_words")
+    return gpu.load_cubin(name, cubin, called, tuple(Parameter(*one) for one in parameters.items()))
+
+
+def _launch(gpu: Gpu, name: str, **arguments: Any) -> None:
+    kernel = _loaded(gpu, name)
+    kernel.launch(kernel.config(8 * gpu.facts.sm_count, threads=256, shared_bytes=0), **arguments)
 
 
 def fill(gpu: Gpu, buffer: Buffer, seed: int) -> None:
     """Fill a buffer with `random_words`; queued, not waited for."""
-    program = _program(gpu)
-    config = program.config(blocks=8 * gpu.facts.sm_count, threads=256, shared_bytes=0)
-    program.launch(config, np.uint64(buffer.address), np.int64(buffer.nbytes // 4), np.uint32(seed))
+    _launch(gpu, "fill", words=buffer, count=buffer.nbytes // 4, seed=seed)
 
 
 def first_difference(
@@ -47,18 +53,11 @@ def first_difference(
         rows: tiles of the memory.
     """
     blocks, tiles, tile_words = shape
-    program = _program(gpu, "differ")
-    config = program.config(blocks=8 * gpu.facts.sm_count, threads=256, shared_bytes=0)
+    count = blocks * tiles * tile_words
     with Buffer(8) as wrong:
         wrong.set_bytes(0)
-        sizes = (blocks * tiles * tile_words, tile_words, tiles, blocks, rows)
-        addresses = np.uint64(arrived.address), np.uint64(wrong.address)
-        program.launch(config, addresses[0], *map(np.int64, sizes), np.uint32(seed), addresses[1])
+        sizes = {"count": count, "tile_words": tile_words, "tiles": tiles, "blocks": blocks, "rows": rows}
+        _launch(gpu, "differ", arrived=arrived, **sizes, seed=seed, wrong=wrong)
         gpu.sync()
         found = int(wrong.read(np.int64)[0])
     return found - 1 if found else None
-
-
-def evict_l2(gpu: Gpu, scratch: Buffer, seed: int = 0) -> None:
-    """Push everything else out of L2 by writing a scratch buffer of several times its size."""
-    fill(gpu, scratch, seed)

@@ -1,4 +1,4 @@
-"""From a kernel's spec to machine code: Numba kernel → PTX, mechanism's PTX rendered, both linked, SASS counted.
+"""From a kernel's spec to machine code: Numba side and rendered PTX linked, the machine code checked and counted.
 
 Needs no GPU. Results are kept in an on-disk cache, keyed by everything that can change them.
 """
@@ -11,50 +11,41 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 
-import jinja2
-
-from labkernels.errors import LabError
 from labkernels.kernels.registry import KernelSpec
+from labkernels.kernels.render import AssemblyError, Parameter, declared, render
 from labkernels.mechanisms import ARCHITECTURES
+from labkernels.operand import WARP
 from labkernels.paths import CACHE
 
-HERE = Path(__file__).parent
-PTX = HERE / "ptx"
 KERNELS = CACHE / "kernels"
 
 #: Environment variable that asks for kernels that compute-sanitizer can follow.
 SANITIZER = "LABKERNELS_SANITIZER"
 
 #: Threads at the start of a block that copy nothing: the consumer warp of a warp-specialized ring.
-CONSUMER_THREADS = 32
+CONSUMER_THREADS = WARP
 
-
-#: Module that holds the Numba side of a protocol, where that is not `entry`.
-NUMBA_SIDES = {"gather": "entry_gather"} | dict.fromkeys(
-    ("ring", "exchange", "pair", "arrival", "visibility"), "entry_cluster"
-)
-
-
-class AssemblyError(LabError):
-    """A kernel did not assemble, did not link cleanly, or does not contain the machine code it promises."""
+#: What a cached kernel depends on besides its PTX, its spec and the tools.
+SOURCES = [Path(__file__).parent / f"{name}.py" for name in ("build", "entry", "numba_side", "sass")]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class BuiltKernel:
     """One assembled kernel.
 
     Attributes:
         spec: what it is.
         arch: `sm_90a` or `sm_100a`.
         entry: name of its entry point.
+        parameters: what a launch gives it, in order.
         ptx: the rendered PTX of the mechanism, which holds the timed region.
         ptx_sha256: hash of that text; stored with every measurement.
         cubin: linked machine code.
@@ -68,6 +59,7 @@ class Kernel:
     spec: KernelSpec
     arch: str
     entry: str
+    parameters: tuple[Parameter, ...]
     ptx: str
     ptx_sha256: str
     cubin: bytes
@@ -83,50 +75,8 @@ class Kernel:
 
 
 def is_warp_specialized(spec: KernelSpec) -> bool:
-    """Whether the kernel's first warp only consumes."""
-    completes_on_barrier = spec.traits.counts_bytes or dict(spec.constants).get("completion") == "mbarrier"
-    return spec.protocol == "stream" and completes_on_barrier
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PTX),
-        undefined=jinja2.StrictUndefined,
-        variable_start_string="${",
-        variable_end_string="}",
-        line_statement_prefix="//%",
-        comment_start_string="/*%",
-        comment_end_string="%*/",
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    # Kernels that sanitizers can follow (ptx/macros/stream.ptx, mbarrier.ptx); studies/run.py measures none.
-    templates.globals["sanitizer"] = bool(os.environ.get(SANITIZER))
-    return templates
-
-
-def render(spec: KernelSpec, arch: str) -> str:
-    """The mechanism's PTX for one kernel and architecture: the text that is assembled."""
-    template = _templates().get_template(f"{spec.mechanism}.ptx")
-    text = template.render(arch=arch, protocol=spec.protocol, **dict(spec.constants))
-    return re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
-
-
-def _require_arch(arch: str) -> None:
-    if arch not in ARCHITECTURES:
-        raise ValueError(f"architecture {arch!r} is not supported; choose one of {', '.join(ARCHITECTURES)}")
-
-
-def numba_ptx(factory: Callable, arguments: tuple, arch: str, entry: str) -> str:
-    """PTX of a Numba kernel, its entry renamed so that profilers show a readable name."""
-    from numba import cuda
-
-    capability = tuple(divmod(int(re.sub(r"\D", "", arch)), 10))
-    function, signature = factory(*arguments)
-    text, _ = cuda.compile(function, signature, device=False, abi="numba", output="ptx", cc=capability)
-    mangled = re.search(r"\.visible \.entry (\w+)\(", text)[1]
-    return text.replace(mangled, entry)
+    """Whether the kernel's first warp only consumes: a stream whose stages have barriers."""
+    return spec.protocol == "stream" and declared(spec).max_stages is not None
 
 
 @contextmanager
@@ -194,17 +144,6 @@ def inline(entry: str, mechanism: str) -> str:
     return re.sub(r"^\.extern \.func.*?^;$", lambda _: declarations, entry, count=1, flags=re.S | re.M)
 
 
-def _numba_side(spec: KernelSpec, arch: str, entry: str) -> str:
-    constants = dict(spec.constants)
-    module = import_module(f"labkernels.kernels.{NUMBA_SIDES.get(spec.protocol, 'entry')}")
-    arguments = {
-        "stream": (CONSUMER_THREADS if is_warp_specialized(spec) else 0,),
-        "gather": (constants.get("tile_rows"), constants.get("row_bytes")),
-    }
-    factory = getattr(module, spec.protocol)
-    return numba_ptx(factory, (spec.function, *arguments.get(spec.protocol, ())), arch, entry)
-
-
 @cache
 def toolchain() -> dict[str, str]:
     """Versions of what turns Python and PTX into machine code."""
@@ -220,47 +159,62 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) -> Kernel:
+def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) -> BuiltKernel:
     """Build one kernel, or take it from the cache.
 
     Raises:
         ValueError: unknown architecture.
         AssemblyError: PTX or link failed, or the machine code breaks the registry's promise.
     """
-    _require_arch(arch)
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"architecture {arch!r} is not supported; choose one of {', '.join(ARCHITECTURES)}")
     if arch not in spec.architectures:
         raise ValueError(f"{spec.name} does not exist for {arch}, only for {', '.join(spec.architectures)}")
-    ptx = render(spec, arch)
-    sources = [ptx, spec.name, arch, json.dumps(toolchain())]
-    files = (*sorted(HERE.glob("entry*.py")), *(HERE / f"{name}.py" for name in ("build", "sass")))
-    sources += [file.read_text() for file in files] + [str(spec.max_registers), *spec.traits.opcodes]
+    ptx = render(spec, arch, sanitizer=bool(os.environ.get(SANITIZER)))
+    sources = [ptx, spec.name, arch, json.dumps(toolchain()), str(spec.max_registers), *spec.traits.opcodes]
+    sources += [file.read_text() for file in SOURCES]
     key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
     entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")
-    if facts_file.exists():
-        facts = json.loads(facts_file.read_text())
+    if known := facts_file.exists():
+        parameters, facts, found = json.loads(facts_file.read_text())
         cubin = cubin_file.read_bytes()
     else:
-        modules = [_numba_side(spec, arch, entry), ptx]
-        if ".visible .func" not in ptx:
-            modules = [inline(*modules)]
+        text, parameters = _numba_side(spec, arch, entry)
+        modules = [text, ptx] if ".visible .func" in ptx else [inline(text, ptx)]
         cubin = link(modules, arch, spec.max_registers)
-        facts = _examine(spec, cubin)
-    if broken := spec.broken_promise(facts["mechanisms"], facts["mechanisms_of_all_code"]):
+        facts, found = _examine(spec, cubin)
+    if broken := spec.broken_promise(facts["mechanisms"], found):
         raise AssemblyError(f"{spec.name}: {broken}")
-    if not facts_file.exists():
+    if not known:
         cache_dir.mkdir(parents=True, exist_ok=True)
         _write(cubin_file, cubin)
-        _write(facts_file, json.dumps(facts).encode())
-    return Kernel(
+        _write(facts_file, json.dumps([parameters, facts, found]).encode())
+    return BuiltKernel(
         spec=spec,
         arch=arch,
         entry=entry,
+        parameters=tuple(declared(spec).parameter(*one) for one in parameters.items()),
         ptx=ptx,
         ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
         cubin=cubin,
-        **{name: fact for name, fact in facts.items() if name != "mechanisms_of_all_code"},
+        **facts,
     )
+
+
+def _numba_side(spec: KernelSpec, arch: str, entry: str) -> tuple[str, dict[str, str]]:
+    from labkernels.kernels import numba_side
+
+    of = dict(spec.constants)
+    constants = {
+        "stream": (CONSUMER_THREADS if is_warp_specialized(spec) else 0,),
+        "gather": (of.get("tile_rows"), of.get("row_bytes")),
+    }
+    arguments = tuple(declared(spec).arguments.items())
+    text, parameters = numba_side.compiled(
+        spec.protocol, constants.get(spec.protocol, ()), spec.function, arguments, arch
+    )
+    return text.replace(numba_side.ENTRY, entry), parameters
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -269,8 +223,8 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(file.name, path)
 
 
-def _examine(spec: KernelSpec, cubin: bytes) -> dict:
-    """Registers, shared memory and SASS counts; refuses calls and spills in a timed loop."""
+def _examine(spec: KernelSpec, cubin: bytes) -> tuple[dict, list[str]]:
+    """Registers, shared memory and counts, and the mechanisms of all code; refuses calls and spills in a timed loop."""
     from labkernels.kernels import sass
 
     functions = sass.disassemble(cubin)
@@ -284,19 +238,19 @@ def _examine(spec: KernelSpec, cubin: bytes) -> dict:
         file.write(cubin)
         file.flush()
         usage = sass.run_tool("cuobjdump", "-res-usage", file.name)
-    return {
+    facts = {
         "registers": max(map(int, re.findall(r"REG:(\d+)", usage))),
         "shared_bytes": max(map(int, re.findall(r"SHARED:(\d+)", usage))),
         "opcodes": dict(sorted(opcodes.items())),
         "mechanisms": dict(sorted(timed.mechanisms().items())),
         "timed": timed.name,
-        "mechanisms_of_all_code": sorted({name for one in functions.values() for name in one.mechanisms()}),
     }
+    return facts, sorted({name for one in functions.values() for name in one.mechanisms()})
 
 
 def assemble_all(
     specs: Iterable[KernelSpec], arch: str = "sm_90a", cache_dir: Path = KERNELS, workers: int | None = None
-) -> Iterator[Kernel]:
+) -> Iterator[BuiltKernel]:
     """Build many kernels in parallel processes; yields each as it is done, in order.
 
     Kernels that do not exist for the architecture are left out.

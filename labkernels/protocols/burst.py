@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.build import assemble
@@ -40,14 +40,13 @@ class Burst:
                 f"{SHARED_BYTES_PER_CTA - SLOT_ALIGNMENT_BYTES}; give fewer warps or a shorter train"
             )
         self.kernel = assemble(spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
-        self.program.allow(shared_bytes)
-        self._config = self.program.config(1, warps * WARP, shared_bytes)
+        self._loaded = gpu.load(self.kernel)
+        self._config = self._loaded.config(1, warps * WARP, shared_bytes)
         self._map = None
-        if spec.mechanism == "tma_tile":
+        if spec.traits.takes_tensor_map:
             operand = boxed_operand(memory.nbytes, self.transfer_bytes, Ring(shared_alignment_bytes=128))
             self._map = place(operand, memory.address)
-        self._statuses = Buffer(4).set_bytes(0)
+        self._statuses = Statuses(gpu, spec.name, 1)
 
     def cycles(self, repeats: int, dump: int = 0) -> np.ndarray:
         """Cycles until a warp's last copy was issued, and until all had arrived: shape (repeats, warps, 2).
@@ -62,15 +61,15 @@ class Burst:
             )
         with Buffer(8 * repeats * self.warps) as log:
             log.set_bytes(0xFF)
-            self.program.launch(
+            self._loaded.launch(
                 self._config,
-                np.uint64(self._map.address if self._map else self.memory.address),
-                np.int32(repeats),
-                np.uint64(log.address),
-                np.uint64(dump),
-                np.uint64(self._statuses.address),
+                source=self._map or self.memory,
+                repeats=repeats,
+                log=log,
+                dump=dump,
+                statuses=self._statuses,
             )
-            self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+            self._statuses.require_arrived()
             return log.read(np.uint32).reshape(repeats, self.warps, 2)
 
     def check(self, repeats: int = 3) -> None:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from labkernels.kernels.registry import KernelSpec
+from labkernels.kernels.render import declared
 from labkernels.legality import SHARED_BYTES_PER_CTA, require_legal
 from labkernels.operand import WARP, Operand, Ring, boxed_operand, linear_operand
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
@@ -84,7 +85,7 @@ class Cell:
     def operand(self) -> Operand:
         """The memory, as the kernel's mechanism sees it."""
         ring = Ring(max(self.stages, 1), self.ctas_per_sm, self.threads, shared_alignment_bytes=128)
-        shape = boxed_operand if self.spec.mechanism == "tma_tile" else linear_operand
+        shape = boxed_operand if self.spec.traits.takes_tensor_map else linear_operand
         return shape(self.footprint_bytes, self.tile_bytes, ring)
 
     def require_runnable(self) -> None:
@@ -95,6 +96,7 @@ class Cell:
             ValueError: with the value, the limit and the fix.
         """
         require_legal(self.operand, self.spec.mechanism)
+        declared(self.spec).require(stages=self.stages)
         name, constants = self.spec.name, self.constants
         warps = self.threads // WARP
         if self.is_specialized and warps != (needed := self.producers + self.consumers):
@@ -107,8 +109,8 @@ class Cell:
                     f"{name}: {copying} warps × {constants['chunks']} × {WARP_COPY_BYTES} B cover {covered} bytes, "
                     f"the tile has {self.tile_bytes}; give a tile of {covered} bytes or another number of threads"
                 )
-        wanted = {"ldg": 2 * (self.destination == "shared"), "cp_async": constants.get("depth", 0)}
-        held = wanted.get(self.spec.mechanism, 0) + (constants.get("barriers") == 1)
+        ahead = constants.get("depth", 2 * (self.destination == "shared"))  # loads to registers have no depth
+        held = ahead + (constants.get("barriers") == 1)
         if not self.is_specialized and self.stages != held:
             raise ValueError(f"{name}: {self.stages} stages, the kernel has {held}; give {held}")
         if self.is_specialized:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.tensor_map import place
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
@@ -106,15 +106,14 @@ class Chase:
         coordinate_bytes = operand.strides_bytes[-1] if operand.strides_bytes else operand.element_bytes
         self._coordinate_bytes = coordinate_bytes
         self.kernel = assemble(spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
+        self._loaded = gpu.load(self.kernel)
         shared_bytes = 2 * max(transfer_bytes, 128) + 1024
-        self.program.allow(shared_bytes)
-        self._config = self.program.config(1, self.threads, shared_bytes)
+        self._config = self._loaded.config(1, self.threads, shared_bytes)
         self._map = place(operand, chain.memory.address) if is_tile else None
-        self._source = self._map.address if self._map else chain.memory.address
+        self._source = self._map or chain.memory
         self._step_bytes = coordinate_bytes if is_tile else 1
         self._log = Buffer(4 * chain.slots)
-        self._statuses = Buffer(4).set_bytes(0)
+        self._statuses = Statuses(gpu, spec.name, 1)
 
     def link(self) -> None:
         """Write the chain's links, in the coordinates of this kernel; the first 16 bytes of each slot."""
@@ -150,17 +149,17 @@ class Chase:
         """
         steps = steps or self.chain.slots
         self._log.set_bytes(0xFF)
-        self.program.launch(
+        self._loaded.launch(
             self._config,
-            np.uint64(self._source),
-            np.int64(int(self.chain.order[start]) * self.chain.stride // self._step_bytes),
-            np.int32(steps),
-            np.int32(self.transfer_bytes),
-            np.uint64(self._log.address),
-            np.uint64(dump),
-            np.uint64(self._statuses.address),
+            source=self._source,
+            first=int(self.chain.order[start]) * self.chain.stride // self._step_bytes,
+            steps=steps,
+            transfer_bytes=self.transfer_bytes,
+            log=self._log,
+            dump=dump,
+            statuses=self._statuses,
         )
-        self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+        self._statuses.require_arrived()
         return self._log.read(np.uint32, steps)
 
 
@@ -171,7 +170,7 @@ class Train:
         self.gpu, self.spec, self.transfer_bytes = gpu, spec, transfer_bytes
         self.memory = memory
         self.kernel = assemble(spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
+        self._loaded = gpu.load(self.kernel)
         self._map = None
         if spec.traits.takes_tensor_map:
             slots = memory.nbytes // transfer_bytes
@@ -183,7 +182,7 @@ class Train:
                     f"{spec.name}: slots are {operand.slot_bytes} bytes apart; transfer a multiple of 128"
                 )
             self._map = place(operand, memory.address)
-        self._statuses = Buffer(4).set_bytes(0)
+        self._statuses = Statuses(gpu, spec.name, 1)
         order = np.random.default_rng(SEED).permutation(memory.nbytes // transfer_bytes)
         self._table = Buffer(4 * LOOKUPS).write(np.resize(order, LOOKUPS).astype(np.uint32))
 
@@ -206,18 +205,17 @@ class Train:
             )
         if (lookups := train * repeats + BATCH) > LOOKUPS:
             raise ValueError(f"{lookups} slots are looked up, the table has {LOOKUPS}; give fewer repeats")
-        self.program.allow(shared_bytes)
         with Buffer(8 * repeats) as log:
             log.set_bytes(0xFF)
-            self.program.launch(
-                self.program.config(1, WARP, shared_bytes),
-                np.uint64(self._map.address if self._map else self.memory.address),
-                np.int32(train),
-                np.int32(repeats),
-                np.int32(self.transfer_bytes),
-                np.uint64(self._table.address),
-                np.uint64(log.address),
-                np.uint64(self._statuses.address),
+            self._loaded.launch(
+                self._loaded.config(1, WARP, shared_bytes),
+                source=self._map or self.memory,
+                train=train,
+                repeats=repeats,
+                transfer_bytes=self.transfer_bytes,
+                table=self._table,
+                log=log,
+                statuses=self._statuses,
             )
-            self.gpu.require_arrived(self.spec.name, self._statuses, 1)
+            self._statuses.require_arrived()
             return log.read(np.uint32).reshape(repeats, 2)

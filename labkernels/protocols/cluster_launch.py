@@ -3,7 +3,7 @@
 from typing import Any
 
 from labkernels.device import Gpu
-from labkernels.kernels.build import Kernel, assemble
+from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.operand import KIB
 from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
@@ -12,8 +12,8 @@ LARGEST_CLUSTER = 16
 WHOLE_SM_SHARED_BYTES = 115 * KIB  # of a block that shares its SM with no other
 
 
-class Place:
-    """Where a kernel's blocks go.
+class ClusterLaunch:
+    """A kernel whose blocks are launched as clusters.
 
     Args:
         gpu: where.
@@ -40,24 +40,26 @@ class Place:
                 f"{spec.name}: {shared_bytes} bytes of shared memory, the limit is {limit}; "
                 f"give fewer stages or smaller tiles"
             )
-        if alone:
-            shared_bytes = max(shared_bytes, WHOLE_SM_SHARED_BYTES)
-        self.gpu, self.spec, self.threads, self.cluster = gpu, spec, threads, cluster
-        self.kernel: Kernel = assemble(spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
-        self.shared_bytes = shared_bytes
+        self.shared_bytes = max(shared_bytes, WHOLE_SM_SHARED_BYTES) if alone else shared_bytes
+        self.spec, self.threads, self.cluster = spec, threads, cluster
+        self.kernel = assemble(spec, gpu.facts.arch)
+        self._loaded = gpu.load(self.kernel)
+        self.blocks_per_sm = self._loaded.blocks_per_sm(threads, self.shared_bytes)
         self.resident_clusters = (
-            self.program.resident_clusters(threads, shared_bytes, cluster)
+            self._loaded.resident_clusters(threads, self.shared_bytes, cluster)
             if cluster > 1  # of clusters of one block the driver says 0
-            else self.program.blocks_per_sm(threads, shared_bytes) * gpu.facts.sm_count
+            else self.blocks_per_sm * gpu.facts.sm_count
         )
         if not self.resident_clusters:
             raise ValueError(
-                f"{spec.name}: this GPU holds no cluster of {cluster} blocks with {shared_bytes} bytes of "
+                f"{spec.name}: this GPU holds no cluster of {cluster} blocks with {self.shared_bytes} bytes of "
                 f"shared memory each; give a smaller cluster or less shared memory"
             )
 
     def config(self, blocks: int) -> Any:
         """Launch configuration of so many blocks."""
-        self.program.allow(self.shared_bytes, self.cluster)
-        return self.program.config(blocks, self.threads, self.shared_bytes, self.cluster)
+        return self._loaded.config(blocks, self.threads, self.shared_bytes, self.cluster)
+
+    def launch(self, config: Any, **arguments: Any) -> None:
+        """Queue one launch; see `LoadedKernel.launch`."""
+        self._loaded.launch(config, **arguments)

@@ -4,17 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import first_difference, random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.build import assemble
 from labkernels.operand import WARP
-from labkernels.protocols.bound import Bound
 from labkernels.protocols.cell import Cell
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
 
-class Contiguous(Bound):
+class Contiguous:
     """A cell ready to run over a buffer of random words.
 
     Args:
@@ -31,7 +30,7 @@ class Contiguous(Bound):
         cell.require_runnable()
         self.gpu, self.configuration, self.memory, self.seed = gpu, cell, memory, seed
         self.kernel = assemble(cell.spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
+        self._loaded = gpu.load(self.kernel)
         self.blocks = gpu.facts.sm_count * cell.ctas_per_sm
         self.rows = cell.footprint_bytes // cell.tile_bytes
         if self.blocks > self.rows:
@@ -40,17 +39,15 @@ class Contiguous(Bound):
                 f"{cell.footprint_bytes}; give smaller tiles or fewer CTAs"
             )
         self.shared_bytes = cell.stages and cell.stages * cell.tile_bytes + SLOT_ALIGNMENT_BYTES
-        self.program.allow(self.shared_bytes)
-        self._name = cell.spec.name
-        self._map = place(cell.operand, memory.address) if cell.spec.mechanism == "tma_tile" else None
+        self._map = place(cell.operand, memory.address) if cell.spec.traits.takes_tensor_map else None
         self._sums = Buffer(4 * self.blocks * cell.threads)
-        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
-        self._config = self.program.config(self.blocks, cell.threads, self.shared_bytes)
+        self._statuses = Statuses(gpu, cell.spec.name, self.blocks)
+        self._config = self._loaded.config(self.blocks, cell.threads, self.shared_bytes)
 
     @property
     def resident_ctas_per_sm(self) -> int:
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
-        return self.program.blocks_per_sm(self.configuration.threads, self.shared_bytes)
+        return self._loaded.blocks_per_sm(self.configuration.threads, self.shared_bytes)
 
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all, a multiple of what the kernel's loop takes."""
@@ -65,18 +62,22 @@ class Contiguous(Bound):
         """Queue one launch; `dump` is the address for checked copies, or 0."""
         cell = self.configuration
         unit = cell.operand.tile[-1] if self._map else cell.tile_bytes
-        self.program.launch(
+        self._loaded.launch(
             self._config,
-            np.uint64(self._map.address if self._map else self.memory.address),
-            np.int64(unit),
-            np.int64(unit * self.rows),
-            np.int32(tiles),
-            np.int32(cell.tile_bytes),
-            np.int32(cell.stages),
-            np.uint64(dump),
-            np.uint64(self._sums.address),
-            np.uint64(self._statuses.address),
+            source=self._map or self.memory,
+            outer_unit=unit,
+            outer_limit=unit * self.rows,
+            tiles=tiles,
+            tile_bytes=cell.tile_bytes,
+            stages=cell.stages,
+            dump=dump,
+            sums=self._sums,
+            statuses=self._statuses,
         )
+
+    def require_arrived(self) -> None:
+        """Wait for the launches; see `Statuses.require_arrived`."""
+        self._statuses.require_arrived()
 
     def place_source(self, _memory: object) -> None:
         """Bring the footprint into L2 where the cell has it there: queued."""
@@ -114,7 +115,7 @@ class Contiguous(Bound):
             block, rest = divmod(wrong, tiles * words)
             tile, word = divmod(rest, words)
             raise WrongBytes(
-                f"{self._name}: block {block}, tile {tile}, byte {4 * word} is not what is in memory"
+                f"{self.kernel.spec.name}: block {block}, tile {tile}, byte {4 * word} is not what is in memory"
             )
 
     def check_sums(self, tiles: int, blocks: int = 2) -> None:
@@ -124,7 +125,7 @@ class Contiguous(Bound):
         expected = self._expected_sums(chosen, tiles)
         sums = self._sums.read(np.uint32).reshape(self.blocks, threads)[chosen, : expected.shape[1]]
         if not np.array_equal(sums, expected):
-            raise WrongBytes(f"{self._name}: a timed launch read wrong words")
+            raise WrongBytes(f"{self.kernel.spec.name}: a timed launch read wrong words")
 
     def _expected_sums(self, blocks: np.ndarray, tiles: int) -> np.ndarray:
         """Sums of the words that each reading thread reads, shape (blocks, threads)."""

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec
+from labkernels.kernels.render import declared
 from labkernels.operand import WARP, Ring, boxed_operand
-from labkernels.protocols.cluster_launch import Place
+from labkernels.protocols.cluster_launch import ClusterLaunch
 from labkernels.protocols.ring import HASH
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -72,31 +73,32 @@ class Exchange:
             )
         if c.cluster < 2 or c.cluster % 2:
             raise ValueError(f"{c.spec.name}: cluster {c.cluster} has no pairs; give 2, 4, 8 or 16")
+        declared(c.spec).require(stages=c.stages)
         self.gpu, self.configuration = gpu, c
         shared_bytes = c.share_bytes + c.stages * c.slot_bytes + SLOT_ALIGNMENT_BYTES
-        self.place = Place(gpu, c.spec, c.threads, shared_bytes, c.cluster)
-        self.kernel = self.place.kernel
-        self.clusters = clusters or self.place.resident_clusters
+        self._launcher = ClusterLaunch(gpu, c.spec, c.threads, shared_bytes, c.cluster)
+        self.kernel = self._launcher.kernel
+        self.clusters = clusters or self._launcher.resident_clusters
         self.blocks = self.clusters * c.cluster
-        self._config = self.place.config(self.blocks)
+        self._config = self._launcher.config(self.blocks)
         self._log = Buffer(8 * self.blocks)
-        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
+        self._statuses = Statuses(gpu, c.spec.name, self.blocks)
 
     def launch(self, laps: int, dump: int = 0) -> None:
         """Queue one launch."""
         c = self.configuration
-        self.place.program.launch(
+        self._launcher.launch(
             self._config,
-            np.int32(c.cluster),
-            np.int32(PATTERNS.index(c.pattern)),
-            np.int32(c.share_bytes),
-            np.int32(c.command_bytes),
-            np.int32(c.slot_bytes),
-            np.int32(c.stages),
-            np.int32(laps),
-            np.uint64(dump),
-            np.uint64(self._log.address),
-            np.uint64(self._statuses.address),
+            cluster=c.cluster,
+            pattern=PATTERNS.index(c.pattern),
+            share_bytes=c.share_bytes,
+            command_bytes=c.command_bytes,
+            slot_bytes=c.slot_bytes,
+            stages=c.stages,
+            laps=laps,
+            dump=dump,
+            log=self._log,
+            statuses=self._statuses,
         )
 
     def cycles(self, laps: int) -> int:
@@ -106,7 +108,7 @@ class Exchange:
             StalledWait: a barrier was never completed.
         """
         self.launch(laps)
-        self.gpu.require_arrived(self.configuration.spec.name, self._statuses, self.blocks)
+        self._statuses.require_arrived()
         return int(self._log.read(np.uint32)[::2].max())
 
     @property
@@ -130,7 +132,7 @@ class Exchange:
         with Buffer(self.blocks * c.stages * c.slot_bytes) as dump:
             dump.set_bytes(0)
             self.launch(c.stages + 2, dump.address)
-            self.gpu.require_arrived(c.spec.name, self._statuses, self.blocks)
+            self._statuses.require_arrived()
             arrived = dump.read(np.uint32).reshape(self.blocks, c.stages, -1)
         words = c.share_bytes // 4
         expected = np.full((self.blocks, c.slot_bytes // 4), 0x01010101 * POISON, np.uint32)
@@ -162,20 +164,19 @@ def pair_cycles(
         StalledWait: a transfer never arrived.
     """
     shared_bytes = max(2 * transfer_bytes, 4096) + SLOT_ALIGNMENT_BYTES
-    where = Place(gpu, spec, WARP, shared_bytes, cluster)
-    with Buffer(4 * steps) as log, Buffer(4 * cluster) as statuses:
+    where = ClusterLaunch(gpu, spec, WARP, shared_bytes, cluster)
+    with Buffer(4 * steps) as log, Statuses(gpu, spec.name, cluster) as statuses:
         log.set_bytes(0xFF)
-        statuses.set_bytes(0)
-        where.program.launch(
+        where.launch(
             where.config(cluster),
-            np.int32(asker),
-            np.int32(answerer),
-            np.int32(steps),
-            np.int32(transfer_bytes),
-            np.uint64(log.address),
-            np.uint64(statuses.address),
+            asker=asker,
+            answerer=answerer,
+            steps=steps,
+            transfer_bytes=transfer_bytes,
+            log=log,
+            statuses=statuses,
         )
-        gpu.require_arrived(spec.name, statuses, cluster)
+        statuses.require_arrived()
         return log.read(np.uint32)
 
 
@@ -203,27 +204,26 @@ def arrivals(
     """
     ring = Ring(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
     operand = boxed_operand(steps * transfer_bytes, transfer_bytes, ring)
-    where = Place(gpu, spec, WARP, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
+    where = ClusterLaunch(gpu, spec, WARP, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
     words = cluster * (4 * EXCHANGES + 2 * steps)
     with (
         Buffer(8 * words) as log,
-        Buffer(4 * cluster) as statuses,
+        Statuses(gpu, spec.name, cluster) as statuses,
         place(operand, memory.address) as tensor_map,
     ):
-        statuses.set_bytes(0)
         log.set_bytes(0)
         for _ in range(2):  # the first launch brings the data into L2 and the code into the instruction cache
-            where.program.launch(
+            where.launch(
                 where.config(cluster),
-                np.uint64(tensor_map.address),
-                np.int32(mask),
-                np.int32(steps),
-                np.int32(transfer_bytes),
-                np.int32(operand.tile[1]),
-                np.uint64(log.address),
-                np.uint64(statuses.address),
+                source=tensor_map,
+                mask=mask,
+                steps=steps,
+                transfer_bytes=transfer_bytes,
+                transfer_rows=operand.tile[1],
+                log=log,
+                statuses=statuses,
             )
-            gpu.require_arrived(spec.name, statuses, cluster)
+            statuses.require_arrived()
         logged = log.read(np.int64)
     return align(logged, cluster, steps, mask)
 

@@ -6,14 +6,14 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
-from labkernels.kernels.build import CONSUMER_THREADS, Kernel, assemble
+from labkernels.kernels.build import CONSUMER_THREADS, assemble
 from labkernels.kernels.registry import KernelSpec
+from labkernels.kernels.render import declared
 from labkernels.legality import require_legal
 from labkernels.operand import Operand, Ring, column_span, round_up, swizzle_offset
-from labkernels.protocols.bound import Bound
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
 PRODUCERS = 128  # a warpgroup, as in FlashAttention-3; TMA uses one warp of it
@@ -142,7 +142,7 @@ def require_pages_in_pool(table: np.ndarray, pages: int) -> None:
         )
 
 
-class Gather(Bound):
+class Gather:
     """A gather kernel bound to a cache whose pool lies in a buffer.
 
     Args:
@@ -157,6 +157,7 @@ class Gather(Bound):
         stages: of the ring.
 
     Raises:
+        WrongArgument: more stages than the kernel has barriers for.
         ValueError: sizes that do not fit one another; the message names them.
         IllegalOperand: a box that the copy engine cannot take.
     """
@@ -189,14 +190,14 @@ class Gather(Bound):
         self._segments = Buffer(segments.nbytes).write(segments)
         self._log = Buffer(4 * self.blocks)
         self._sums = Buffer(4 * self.blocks * self.threads)
-        self._name = spec.name
-        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
-        self.kernel: Kernel = assemble(spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
-        self.program.allow(self.shared_bytes)
+        self._statuses = Statuses(gpu, spec.name, self.blocks)
+        self.kernel = assemble(spec, gpu.facts.arch)
+        self._loaded = gpu.load(self.kernel)
+        self._config = self._loaded.config(self.blocks, self.threads, self.shared_bytes)
 
     def _require_fit(self, row_bytes: int) -> None:
         cache, name = self.cache, self.spec.name
+        declared(self.spec).require(stages=self.stages)
         if cache.row_bytes != row_bytes:
             raise ValueError(
                 f"{name}: the cache has rows of {cache.row_bytes} bytes; give rows of {row_bytes}"
@@ -252,7 +253,7 @@ class Gather(Bound):
     @property
     def resident_ctas_per_sm(self) -> int:
         """Blocks that one SM holds at once."""
-        return self.program.blocks_per_sm(self.threads, self.shared_bytes)
+        return self._loaded.blocks_per_sm(self.threads, self.shared_bytes)
 
     @property
     def bytes_moved(self) -> int:
@@ -269,27 +270,31 @@ class Gather(Bound):
     ) -> None:
         """Queue one launch; tiles from number `copied` on are handed over without having been copied."""
         cache = self.cache
-        by_map = self._map is not None
-        self.program.launch(
-            self.program.config(blocks or self.blocks, self.threads, self.shared_bytes),
-            np.uint64(self._map.address if by_map else self.memory.address),
-            np.uint64(self._table.address),
-            np.uint64((segments or self._segments).address),
-            np.int64(0 if by_map else cache.head_pitch_bytes),
-            np.int32(cache.page_rows.bit_length() - 1 if cache.page_rows else 31),
-            np.int32(cache.pages - 1),
-            np.int64(cache.row_pitch_bytes),
-            np.int64(cache.page_pitch_bytes),
-            np.int32(self.piece_rows),
-            np.int32(self.issuers),
-            np.int32(self.stages),
-            np.int32(copied),
-            np.uint64(dump),
-            np.int32(dump_tiles),
-            np.uint64(self._log.address),
-            np.uint64(self._sums.address),
-            np.uint64(self._statuses.address),
+        config = self._loaded.config(blocks, self.threads, self.shared_bytes) if blocks else self._config
+        self._loaded.launch(
+            config,
+            source=self._map or self.memory,
+            table=self._table,
+            segments=segments or self._segments,
+            head_pitch_bytes=0 if self._map else cache.head_pitch_bytes,
+            page_shift=cache.page_rows.bit_length() - 1 if cache.page_rows else 31,
+            last_page=cache.pages - 1,
+            row_pitch=cache.row_pitch_bytes,
+            page_pitch=cache.page_pitch_bytes,
+            piece_rows=self.piece_rows,
+            issuers=self.issuers,
+            stages=self.stages,
+            copied=copied,
+            dump=dump,
+            dump_tiles=dump_tiles,
+            log=self._log,
+            sums=self._sums,
+            statuses=self._statuses,
         )
+
+    def require_arrived(self) -> None:
+        """Wait for the launches; see `Statuses.require_arrived`."""
+        self._statuses.require_arrived()
 
     def time_us(self, copied: int = EVERY_TILE) -> float:
         """Microseconds of one launch, between events."""

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec, kernel
+from labkernels.kernels.render import declared
 from labkernels.operand import WARP, Ring, boxed_operand
-from labkernels.protocols.bound import Bound
-from labkernels.protocols.cluster_launch import Place
+from labkernels.protocols.cluster_launch import ClusterLaunch
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
 MAKERS = 128  # threads that compute a tile
 PULLERS = 256  # threads that fetch from another CTA
-MAX_STAGES = 32
 SMALLEST_SLICE_BYTES = 256
 SKEWS = ("lag_cycles", "delay_cycles", "hold_cycles")  # of a ring whose CTAs are out of step
 HASH = np.uint32(0x9E3779B1)
@@ -121,8 +120,7 @@ class RingConfiguration:
                 f"{name}: {self.tile_bytes} bytes in {parts} parts are not multiples of 128; give a tile of "
                 f"{max(1, self.tile_bytes // (128 * parts)) * 128 * parts} bytes"
             )
-        if self.stages > MAX_STAGES:
-            raise ValueError(f"{name}: {self.stages} stages, the limit is {MAX_STAGES}; give fewer")
+        declared(self.spec).require(stages=self.stages)
         for role, warps in self.roles.items():
             if self.stages % warps:
                 raise ValueError(
@@ -169,7 +167,7 @@ def skews(parameters: Any) -> list[dict[str, int]]:
     return [{name: cycles} for name in SKEWS for cycles in getattr(parameters, name)]
 
 
-class ClusterRing(Bound):
+class ClusterRing:
     """A ring configuration ready to run.
 
     Args:
@@ -178,7 +176,7 @@ class ClusterRing(Bound):
         memory: filled by `labkernels.device.random_fill.fill` with `seed`; of computed tiles, memory to overwrite.
         seed: of the words.
         clusters: groups to launch, resident at once or not; by default what the configuration says.
-        alone: see `Place`.
+        alone: see `ClusterLaunch`.
 
     Raises:
         ValueError: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
@@ -197,9 +195,9 @@ class ClusterRing(Bound):
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
         c = configuration
         shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
-        self.place = Place(gpu, c.spec, c.threads, shared_bytes, c.cluster, alone)
-        self.kernel = self.place.kernel
-        resident = self.place.resident_clusters * c.cluster // c.fan_out
+        self.clusters = ClusterLaunch(gpu, c.spec, c.threads, shared_bytes, c.cluster, alone)
+        self.kernel = self.clusters.kernel
+        resident = self.clusters.resident_clusters * c.cluster // c.fan_out
         groups = clusters or min(c.clusters or resident, resident)
         self.groups = groups // c.groups_per_cluster * c.groups_per_cluster
         self.blocks = self.groups * c.fan_out
@@ -214,11 +212,10 @@ class ClusterRing(Bound):
             )
         self._map = place(operand, memory.address)
         self._memory = memory
-        self._config = self.place.config(self.blocks)
+        self._config = self.clusters.config(self.blocks)
         self._sums = Buffer(4 * self.blocks * c.threads)
         self._log = Buffer(4 * self.blocks)
-        self._name = configuration.spec.name
-        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
+        self._statuses = Statuses(gpu, c.spec.name, self.blocks)
 
     def tiles_for(self, bytes_per_cta: int) -> int:
         """Tiles that bring each CTA at least this many bytes, and fill the ring."""
@@ -227,26 +224,30 @@ class ClusterRing(Bound):
     def launch(self, tiles: int, dump: int = 0) -> None:
         """Queue one launch; `dump` is the address for checked copies, or 0."""
         c = self.configuration
-        self.place.program.launch(
+        self.clusters.launch(
             self._config,
-            np.uint64(self._map.address),
-            np.uint64(self._memory.address),
-            np.int32(c.fan_out),
-            np.int32(c.scattered),
-            np.int32(c.footprint_bytes // c.tile_bytes * self.tile_rows),
-            np.int32(self.tile_rows),
-            np.int32(tiles),
-            np.int32(c.tile_bytes),
-            np.int32(c.stages),
-            np.int32(c.lag_cycles),
-            np.int32(c.delay_cycles),
-            np.int32(c.fan_out - 1),
-            np.int32(c.hold_cycles),
-            np.uint64(dump),
-            np.uint64(self._log.address),
-            np.uint64(self._sums.address),
-            np.uint64(self._statuses.address),
+            source=self._map,
+            memory=self._memory,
+            group=c.fan_out,
+            scattered=c.scattered,
+            row_limit=c.footprint_bytes // c.tile_bytes * self.tile_rows,
+            tile_rows=self.tile_rows,
+            tiles=tiles,
+            tile_bytes=c.tile_bytes,
+            stages=c.stages,
+            lag_cycles=c.lag_cycles,
+            delay=c.delay_cycles,
+            delayed_rank=c.fan_out - 1,
+            hold=c.hold_cycles,
+            dump=dump,
+            log=self._log,
+            sums=self._sums,
+            statuses=self._statuses,
         )
+
+    def require_arrived(self) -> None:
+        """Wait for the launches; see `Statuses.require_arrived`."""
+        self._statuses.require_arrived()
 
     def time(self, tiles: int) -> tuple[float, int]:
         """Microseconds of one launch between events, and SM cycles of its slowest block."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.errors import LabError
-from labkernels.kernels.build import CONSUMER_THREADS, Kernel, assemble, is_warp_specialized
+from labkernels.kernels.build import CONSUMER_THREADS, assemble, is_warp_specialized
 from labkernels.kernels.registry import KernelSpec
+from labkernels.kernels.render import declared
 from labkernels.legality import require_legal
 from labkernels.operand import Operand, swizzle_offset
-from labkernels.protocols.bound import Bound
 
 SLOT_ALIGNMENT_BYTES = 1024
 POISON = 0xA5
@@ -70,9 +70,11 @@ class Configuration:
 
         Raises:
             IllegalOperand: the mechanism cannot take the operand.
+            WrongArgument: more stages than the kernel has barriers for.
             ValueError: threads × 16 bytes × chunks is not the tile, or a row does not fit the threads.
         """
         require_legal(self.operand, self.spec.mechanism)
+        declared(self.spec).require(stages=self.operand.ring.stages)
         if self.operand.slot_bytes != self.operand.tile_bytes:
             raise ValueError(
                 f"{self.spec.name}: a tile of {self.operand.tile_bytes} bytes takes a slot of "
@@ -107,7 +109,7 @@ class Walk:
     outer_limit: int
     row_chunks: int
     row_pitch_bytes: int
-    chunk_step_bytes: int
+    chunk_step: int
 
 
 def walk_of(configuration: Configuration) -> Walk:
@@ -130,7 +132,7 @@ def walk_of(configuration: Configuration) -> Walk:
     )
 
 
-class Stream(Bound):
+class Stream:
     """A configuration ready to run over a buffer of random words.
 
     Args:
@@ -147,12 +149,11 @@ class Stream(Bound):
         configuration.require_runnable()
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
         operand, ring = configuration.operand, configuration.operand.ring
-        self.kernel: Kernel = assemble(configuration.spec, gpu.facts.arch)
-        self.program = gpu.load(self.kernel)
+        self.kernel = assemble(configuration.spec, gpu.facts.arch)
+        self._loaded = gpu.load(self.kernel)
         self.blocks = gpu.facts.sm_count * ring.ctas_per_sm
         # the ring starts at the first multiple of its alignment behind the barriers
         self.shared_bytes = ring.stages * operand.slot_bytes + SLOT_ALIGNMENT_BYTES
-        self.program.allow(self.shared_bytes)
         self.walk = walk_of(configuration)
         if (needed := self.blocks * self.walk.outer_unit) > self.walk.outer_limit:
             raise ValueError(
@@ -164,16 +165,15 @@ class Stream(Bound):
             if configuration.spec.traits.takes_tensor_map
             else None
         )
-        self._source = self._map.address if self._map else memory.address
+        self._source = self._map or memory
         self._sums = Buffer(4 * self.blocks * ring.threads)
-        self._name = configuration.spec.name
-        self._statuses = Buffer(4 * self.blocks).set_bytes(0)
-        self._launch_config = self.program.config(self.blocks, ring.threads, self.shared_bytes)
+        self._statuses = Statuses(gpu, configuration.spec.name, self.blocks)
+        self._config = self._loaded.config(self.blocks, ring.threads, self.shared_bytes)
 
     @property
     def resident_ctas_per_sm(self) -> int:
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
-        return self.program.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
+        return self._loaded.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
 
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all."""
@@ -203,24 +203,22 @@ class Stream(Bound):
 
     def launch(self, tiles: int, dump: int = 0) -> None:
         """Queue one launch; `dump` is the address for checked copies, or 0."""
-        walk, operand = self.walk, self.configuration.operand
-        self.program.launch(
-            self._launch_config,
-            np.uint64(self._source),
-            np.int32(walk.inner_step),
-            np.int32(walk.inner_limit),
-            np.int64(walk.outer_unit),
-            np.int64(walk.outer_limit),
-            np.int32(tiles),
-            np.int32(operand.tile_bytes),
-            np.int32(operand.ring.stages),
-            np.int32(walk.row_chunks),
-            np.int64(walk.row_pitch_bytes),
-            np.int64(walk.chunk_step_bytes),
-            np.uint64(dump),
-            np.uint64(self._sums.address),
-            np.uint64(self._statuses.address),
+        operand = self.configuration.operand
+        self._loaded.launch(
+            self._config,
+            **vars(self.walk),
+            source=self._source,
+            tiles=tiles,
+            tile_bytes=operand.tile_bytes,
+            stages=operand.ring.stages,
+            dump=dump,
+            sums=self._sums,
+            statuses=self._statuses,
         )
+
+    def require_arrived(self) -> None:
+        """Wait for the launches; see `Statuses.require_arrived`."""
+        self._statuses.require_arrived()
 
     def place_source(self, _memory: object) -> None:
         """Bring the footprint into L2 where the configuration has it there: queued."""

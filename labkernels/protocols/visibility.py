@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.device import Buffer, Gpu
+from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec
 from labkernels.operand import WARP, Ring, boxed_operand
-from labkernels.protocols.cluster_launch import Place
+from labkernels.protocols.cluster_launch import ClusterLaunch
 from labkernels.protocols.ring import HASH
 from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
 
@@ -71,30 +71,29 @@ def sight(
     ring = Ring(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
     nbytes = max(transfer_bytes, SMALLEST_BOX_BYTES)
     operand = boxed_operand(steps * nbytes, nbytes, ring)
-    where = Place(gpu, spec, WARP * pollers, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
+    where = ClusterLaunch(gpu, spec, WARP * pollers, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
     words = RECORD * cluster * (1 + 2 * EXCHANGES + steps * pollers)
     with (
         Buffer(8 * words) as log,
-        Buffer(4 * cluster) as statuses,
+        Statuses(gpu, spec.name, cluster) as statuses,
         Buffer(cluster * transfer_bytes) as dump,
         place(operand, memory.address) as tensor_map,
     ):
-        statuses.set_bytes(0)
         dump.set_bytes(POISON)
         log.set_bytes(0)
         for _ in range(2):  # the first launch brings the data into L2 and the code into the instruction cache
-            where.program.launch(
+            where.launch(
                 where.config(cluster),
-                np.uint64(tensor_map.address),
-                np.int32(mask),
-                np.int32(steps),
-                np.int32(transfer_bytes),
-                np.int32(operand.tile[1]),
-                np.uint64(dump.address),
-                np.uint64(log.address),
-                np.uint64(statuses.address),
+                source=tensor_map,
+                mask=mask,
+                steps=steps,
+                transfer_bytes=transfer_bytes,
+                transfer_rows=operand.tile[1],
+                dump=dump,
+                log=log,
+                statuses=statuses,
             )
-            gpu.require_arrived(spec.name, statuses, cluster)
+            statuses.require_arrived()
         logged, arrived = log.read(np.int64), dump.read(np.uint32).reshape(cluster, -1)
     _require_right(spec, mask, steps, arrived, seed)
     return read_log(logged, cluster, steps, pollers, own=not spec.traits.crosses_ctas)

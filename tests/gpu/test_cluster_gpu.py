@@ -74,7 +74,7 @@ def test_ctas_alone_receive_what_their_group_shares(gpu, memory):
 
 def test_every_block_has_an_sm_of_its_own(gpu, memory):
     one = ring(gpu, memory, multicast_ring(), 4)
-    assert one.place.program.blocks_per_sm(one.configuration.threads, one.place.shared_bytes) == 1
+    assert one.clusters.blocks_per_sm == 1
     assert one.blocks <= gpu.facts.sm_count
     one.close()
 

@@ -47,7 +47,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
             spec, cluster, "l2", TILE_BYTES, stages, p.footprint_bytes, clustered=cluster > 1
         )
         asked = ClusterRing(gpu, shape, memory.buffer, memory.seed, alone=False)
-        resident = asked.place.resident_clusters
+        resident = asked.clusters.resident_clusters
         asked.close()
         for more in (0, 1):
             ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False)
@@ -71,11 +71,11 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
 def _row(gpu: Gpu, ring: ClusterRing, resident: int, duration_us: float) -> dict[str, Any]:
     c = ring.configuration
     cluster = c.fan_out
-    ctas_per_sm = ring.place.program.blocks_per_sm(c.threads, ring.place.shared_bytes)
+    ctas_per_sm = ring.clusters.blocks_per_sm
     return {
         "kernel": c.spec.name,
         "cluster": cluster,
-        "shared_bytes": ring.place.shared_bytes,
+        "shared_bytes": ring.clusters.shared_bytes,
         "threads": c.threads,
         "ctas_per_sm": ctas_per_sm,
         "resident_clusters": resident,
