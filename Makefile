@@ -5,13 +5,21 @@ CUDA ?= cu12
 VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := -n auto --maxprocesses 8 --dist loadgroup
-STAMP := $(VENV)/.installed-$(CUDA)
+# The interpreter of the environment: the one asked for; else that of the environment there is, or python3.
+FROM := $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(BIN)/python)),$(PYTHON))
+FOUND := $(shell $(FROM) -c 'import sys; b = getattr(sys, "_base_executable", sys.executable); \
+  print("%d.%d.%d %s" % (sys.version_info[:3] + (b,)))' 2>/dev/null)
+STAMP := $(VENV)/.installed-$(CUDA)-$(firstword $(FOUND))
 
 .PHONY: book test test-book lint clean
 .DELETE_ON_ERROR:
 
+ifeq ($(wildcard constraints-$(CUDA).txt),)
+$(error CUDA=$(CUDA) is none of $(patsubst constraints-%.txt,%,$(wildcard constraints-cu*.txt)): give one of them)
+endif
+
 book: $(STAMP)
-	$(BIN)/jupyter-book build --all -W --keep-going --quiet .
+	$(BIN)/jupyter-book build --all -W --keep-going .
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL)
@@ -24,17 +32,20 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf _build .cache .pytest_cache .ruff_cache .hypothesis $(VENV) *.egg-info
+	rm -rf _build build dist .cache .pytest_cache .ruff_cache .hypothesis $(VENV) *.egg-info
 
-# The CUDA 12 and CUDA 13 packages do not live in one environment: changing CUDA starts it afresh.
-$(STAMP): requirements.txt constraints.txt constraints-$(CUDA).txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and \
-	  f"Python {v} is too old: Python 3.11 or newer is needed; name one with make PYTHON=python3.11")'
-	@case " $(notdir $(wildcard $(VENV)/.installed-*)) " in \
-	  *" $(notdir $@) "*|"  ") $(PYTHON) -m venv $(VENV) ;; *) $(PYTHON) -m venv --clear $(VENV) ;; esac
+# CUDA 12 and CUDA 13, or two Pythons, do not live in one environment: another of either starts it afresh.
+$(STAMP): requirements.txt constraints.txt constraints-$(CUDA).txt pyproject.toml setup.py
+	@test -n "$(FOUND)" || { echo "$(FROM) is no Python that runs; name one with make PYTHON=python3.11"; exit 1; }
+	@$(FROM) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python %d.%d.%d is too old: Python 3.11 " \
+	  "or newer is needed; name one with make PYTHON=python3.11" % sys.version_info[:3])'
+	@test -e $@ || $(wordlist 2,9,$(FOUND)) -m venv --clear $(VENV)
 	sed 's/\[cu12\]/[$(CUDA)]/' requirements.txt > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install --quiet -r $(VENV)/requirements.txt -c constraints-$(CUDA).txt
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@mkdir -p $(VENV)/etc/ipython  # kernels of notebooks would each warn that they talk over TCP on this machine
+	@echo 'get_config().IPKernelApp.log_level = "ERROR"' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	touch $@
 
 -include catalog.mk gemm.mk

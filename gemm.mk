@@ -2,7 +2,7 @@
 .PHONY: gemm
 
 gemm: $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-deps \
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .cache/cutlass \
 	  nvidia-cutlass==$$($(BIN)/python -c 'from labkernels.studies.gemm.build import CUTLASS_VERSION; print(CUTLASS_VERSION)')
 	$(BIN)/python -m labkernels.studies.gemm.build --arch sm_90a
 	$(BIN)/python -m labkernels.studies.gemm.build --arch sm_100a

@@ -2,8 +2,29 @@
 
 import os
 import shutil
+from functools import cache
 
 import pytest
+
+
+@cache
+def no_gpu() -> str | None:
+    """Why nothing can be measured here, or None."""
+    from labkernels.device import Gpu
+    from labkernels.errors import NoGpu
+
+    try:
+        Gpu()
+    except NoGpu as error:
+        return str(error)
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A test that needs a GPU is skipped where there is none, before any fixture asks for one."""
+    if item.get_closest_marker("gpu") and (missing := no_gpu()):
+        pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from labkernels.device import Gpu, NoGpu, board, energy, environment, gpu
 from labkernels.device.random_fill import random_words
 from labkernels.errors import StalledWait
 from labkernels.kernels import entry
+from labkernels.paths import ROOT
 from labkernels.store import Store
 
 RESULT = driver.CUresult
@@ -63,6 +64,19 @@ def test_no_driver_at_all_is_one_sentence_on_the_command_line():
         pytest.skip("this machine has a GPU")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "Stored measurements need no GPU" in done.stderr
+
+
+def test_without_a_gpu_its_tests_are_skipped_for_one_reason():
+    try:
+        Gpu()
+    except NoGpu as error:
+        missing = str(error)
+    else:
+        pytest.skip("this machine has a GPU")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-rs", "tests/gpu/test_cluster_gpu.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    reasons = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert len(reasons) == 1 and missing in reasons[0] and "error" not in done.stdout
 
 
 def test_a_stalled_wait_names_kernel_barrier_and_block():

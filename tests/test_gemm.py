@@ -285,6 +285,32 @@ def test_build_says_what_it_lacks(monkeypatch, tmp_path, capsys):
         parser.parse_args(["--arch", "sm_80"])
 
 
+def test_a_long_build_says_how_far_it_is_and_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ntouch "$2"\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(build, "_nvcc", lambda: str(nvcc))
+    monkeypatch.setattr(build, "_cutlass", list)
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path)
+    assert build.build("sm_90a").exists()
+    said = capsys.readouterr().err.splitlines()
+    units = len(said) - 1
+    assert units > len(family.family("sm_90a")) / build.MOST_KERNELS
+    assert said[-1] == f"gemm build: {units} of {units} units done"
+    assert len(list((tmp_path / "sm_90a").glob("*.o"))) == units
+
+
+def test_headers_of_cutlass_lie_beside_the_environment(tmp_path, monkeypatch):
+    made = tmp_path / "nvidia_cutlass-4.2.0.0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: nvidia-cutlass\nVersion: {build.CUTLASS_VERSION}\n"
+    )
+    monkeypatch.setattr(build, "CUTLASS", tmp_path)
+    assert build._cutlass()[0] == tmp_path / "cutlass_library" / "source" / "include"
+    assert ".cache/cutlass" in (ROOT / "gemm.mk").read_text() and build.CACHE == ROOT / ".cache"
+
+
 def test_one_version_of_cutlass():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["gemm"] == [f"nvidia-cutlass=={build.CUTLASS_VERSION}"]

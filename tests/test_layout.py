@@ -16,7 +16,7 @@ FLOORS = (
     ("studies",),
     ("model",),
     ("book",),
-    ("cli", "commands", "doctor", "__init__", "__main__"),
+    ("cli", "commands", "__init__", "__main__"),
 )
 GROUND, ROOF = FLOORS[0], FLOORS[-1]  # whose modules may know each other, as long as there is no cycle
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

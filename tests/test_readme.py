@@ -1,6 +1,8 @@
 """What README quotes is what the stored rows say."""
 
-from labkernels.cli import main
+import re
+
+from labkernels.cli import COMMANDS, main
 from labkernels.paths import BOOK
 
 README = (BOOK.parent / "README.md").read_text(encoding="utf8")
@@ -24,3 +26,9 @@ def test_readme_quotes_the_headline_figures_of_the_stored_rows(capsys):
 
 def test_readme_opens_with_the_two_commands():
     assert README.index("make book") < README.index("make test") < README.index("## ")
+
+
+def test_readme_names_every_command():
+    table = README[README.index("| `python -m labkernels …` | does |") : README.index("Each has `--help`")]
+    named = {word for row in re.findall(r"^\| (.*?) \|", table, re.M) for word in re.findall(r"`(\w+)", row)}
+    assert named - {"python"} == COMMANDS.keys()

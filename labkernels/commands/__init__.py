@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from labkernels.forms import entries
-from labkernels.paths import DATA
+from labkernels.paths import DATA, IS_CHECKOUT
 
 Form = TypeVar("Form")
 
@@ -45,12 +45,16 @@ def _folder(text: str) -> Path:
     return path
 
 
-#: Tables that a command reads, and those that it writes, so that the folder need not exist.
-READS = option(
-    "--data", type=_folder, default=DATA, metavar="DIR", help="folder of the tables (default: data/)"
-)
+_DEFAULT = "default: data/" if IS_CHECKOUT else "default: the tables that were installed"
+#: Tables that a command reads, and those that it writes: those that were installed are not for writing.
+READS = option("--data", type=_folder, default=DATA, metavar="DIR", help=f"folder of the tables ({_DEFAULT})")
 WRITES = option(
-    "--data", type=Path, default=DATA, metavar="DIR", help="folder of the tables (default: data/)"
+    "--data",
+    type=Path,
+    default=DATA,
+    required=not IS_CHECKOUT,
+    metavar="DIR",
+    help="folder of the tables" + " (default: data/)" * IS_CHECKOUT,
 )
 GPU = option("--gpu", help="name of a GPU (default: all that have rows)")
 

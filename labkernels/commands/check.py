@@ -2,15 +2,18 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
-from labkernels.book import hygiene
-from labkernels.commands import WRITES, Answer, Option
+from labkernels.commands import Answer, Option, option
+from labkernels.paths import DATA, IS_CHECKOUT
 from labkernels.store import Store, StoreError
 
 
 def options() -> Iterator[Option]:
     """Which folder."""
-    yield WRITES
+    yield option(
+        "--data", type=Path, default=DATA, metavar="DIR", help="folder of the tables (default: data/)"
+    )
 
 
 def run(arguments: Namespace) -> Answer:
@@ -21,10 +24,15 @@ def run(arguments: Namespace) -> Answer:
         problems, leftovers = store.check(), store.leftovers()
     except StoreError as error:  # the tables are not described; the chapters can be checked all the same
         problems = error.problems
-    found = [*map(str, problems), *hygiene.book_problems(store)]
+    found = [str(problem) for problem in problems]
+    if IS_CHECKOUT:
+        from labkernels.book import hygiene  # an installed copy has no chapters, nor what reads them
+
+        found += hygiene.book_problems(store)
     left = [
         f"{path} is no stored run's: a writer that was stopped left it, and it may be removed"
         for path in leftovers
     ]
-    text = "\n".join([*(found or ["data, provenance and chapters are sound"]), *left])
+    sound = f"data{', provenance and chapters' if IS_CHECKOUT else ' and provenance'} are sound"
+    text = "\n".join([*(found or [sound]), *left])
     return Answer({"problems": found, "leftovers": leftovers}, text, status=int(bool(found)))

@@ -24,19 +24,25 @@ PACKAGES: dict[str, dict[str, str | None]] = {
         "tqdm": "tqdm",
         "cxxfilt": "cxxfilt",
         "cuda-pathfinder": "cuda.pathfinder",
+        "cuda-core": "cuda.core",
+        "cuda-bindings": "cuda.bindings",
         "nvidia-cuda-cuobjdump": None,
         "nvidia-cuda-nvdisasm": None,
     },
-    "kernels": {"numba-cuda": "numba.cuda", "cuda-core": "cuda.core"},
+    "kernels": {"numba-cuda": "numba.cuda"},
     "book": {
         "altair": "altair",
         "vl-convert-python": "vl_convert",
         "jupyter-book": "jupyter_book",
         "sphinx-book-theme": "sphinx_book_theme",
+        "Sphinx": "sphinx",
+        "docutils": "docutils",
+        "myst-nb": "myst_nb",
         "papermill": "papermill",
         "nbformat": "nbformat",
         "latex2mathml": "latex2mathml",
         "ipykernel": "ipykernel",
+        "ipython": "IPython",
     },
 }
 
@@ -124,7 +130,7 @@ def _assembler() -> Finding:
         built = assemble(kernel("tma_bulk", "issue", per_copy="copy"))
         return f"{built.spec.name} built for {built.arch}, {len(built.cubin)} bytes"
 
-    return _try("assembler", look)
+    return _try("assembler", look, optional=not IS_CHECKOUT)
 
 
 def _disassembler() -> Finding:

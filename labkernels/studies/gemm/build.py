@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -29,7 +28,9 @@ OPTIONS = (
     "-diag-suppress",
     "177",
 )
+CUTLASS = CACHE / "cutlass"  # where `make gemm` puts its headers: the rest of its package is not wanted
 MOST_JOBS = 8  # a translation unit takes 3 GB of memory
+MOST_KERNELS = 4  # of a unit: minutes of nvcc, kept once they are done
 
 
 class BuildError(LabError):
@@ -68,10 +69,15 @@ def build(arch: str) -> Path:
     nvcc, headers = _nvcc(), _cutlass()
     path.parent.mkdir(parents=True, exist_ok=True)
     jobs = min(os.cpu_count() or 1, MOST_JOBS)
+    parts = max(jobs, -(-len(kernels) // MOST_KERNELS))
     command = [nvcc, *OPTIONS, *_target(arch), f"-I{HERE}", *(f"-I{folder}" for folder in headers), "-c"]
-    units = [(), *_split(kernels, jobs)]
+    units = [(), *_split(kernels, parts)]
+    _say(f"{len(kernels)} kernels for {arch} in {len(units)} units, {jobs} at once; each takes nvcc minutes")
+    objects = []
     with ThreadPoolExecutor(jobs) as pool:
-        objects = list(pool.map(lambda unit: _compile(command, path.parent, unit), units))
+        for one in pool.map(lambda unit: _compile(command, path.parent, unit), units):
+            objects.append(one)
+            _say(f"{len(objects)} of {len(units)} units done")
     new = path.with_suffix(".new")
     _run([nvcc, "-shared", *_target(arch), *map(str, objects), "-o", str(new)])
     return new.replace(path)
@@ -116,14 +122,19 @@ def _nvcc() -> str:
     raise BuildError("no nvcc on the PATH; install CUDA 12.8 or newer, or take a library built elsewhere")
 
 
+def _say(text: str) -> None:
+    print(f"gemm build: {text}", file=sys.stderr, flush=True)
+
+
 def _cutlass() -> list[Path]:
-    spec = importlib.util.find_spec("cutlass_library")
-    installed = metadata.version("nvidia-cutlass") if spec else "none"
-    if installed != CUTLASS_VERSION:
+    found = [*metadata.distributions(name="nvidia-cutlass", path=[str(CUTLASS), *sys.path])]
+    right = [one for one in found if one.version == CUTLASS_VERSION]
+    if not right:
+        installed = found[0].version if found else "none"
         raise BuildError(
-            f"CUTLASS {CUTLASS_VERSION} is needed, installed is {installed}; pip install '.[gemm]'"
+            f"CUTLASS {CUTLASS_VERSION} is needed, installed is {installed}; run make gemm, or pip install '.[gemm]'"
         )
-    source = Path(spec.submodule_search_locations[0]) / "source"
+    source = Path(right[0].locate_file("cutlass_library/source"))
     return [source / "include", source / "tools" / "util" / "include"]
 
 
@@ -139,7 +150,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         print(build(arguments.arch))
     except BuildError as error:
-        print(f"gemm build: {error}", file=sys.stderr)
+        _say(str(error))
         return 1
     return 0
 
