@@ -65,6 +65,11 @@ def test_choices_are_of_mechanisms_that_the_model_knows():
     assert set(cells(GPU, "computed").choice) <= {"dsm_bulk", "tma_multicast"}
 
 
+def test_a_gpu_without_rows_or_model_has_no_choices():
+    with pytest.raises(NotMeasured, match="No such GPU"):
+        validate.all_choices(Store(), "No such GPU")
+
+
 def test_tiles_handed_over_come_from_everywhere():
     assert set(table(GPU, "handed over").source) == {"hbm", "l2", "computed"}
 

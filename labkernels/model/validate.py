@@ -339,13 +339,19 @@ def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
 
 
 def all_choices(store: Store, gpu: str) -> pd.DataFrame:
-    """`choices` over every set of `SETS` that this GPU has rows of."""
+    """`choices` over every set of `SETS` that this GPU has rows of.
+
+    Raises:
+        NotMeasured: it has rows of none, or no model.
+    """
     parts = []
     for table in (held_out, broadcast, paged, lambda store, gpu: paged(store, gpu, "prefill")):
         with suppress(NotMeasured):
             parts.append(choices(table(store, gpu)))
     with suppress(NotMeasured):
         parts.append(flash_attention(store, gpu))
+    if not parts:
+        raise NotMeasured(f"no rows of {gpu} that its model can be tested on, or no model")
     return pd.concat(parts, ignore_index=True)
 
 
