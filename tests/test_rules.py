@@ -3,7 +3,7 @@
 import pytest
 
 from labkernels.errors import NotMeasured
-from labkernels.model.advisor import Question, applies, quantities
+from labkernels.model.advisor import Question, applies, gpus, quantities
 from labkernels.store import RUNS, Store
 from labkernels.studies import rules, select
 from labkernels.studies.experiments import studies
@@ -11,6 +11,7 @@ from labkernels.studies.rule import Rules
 from labkernels.studies.rules import RULES, judge
 from labkernels.studies.stats import where
 
+GPU = gpus()[0]
 BY_ID = {rule.id: rule for rule in RULES}
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
@@ -77,20 +78,18 @@ def test_verdicts_name_the_runs_of_all_their_experiments(store):
 
 
 def test_one_chapter_or_some_rules_alone_can_be_judged(store):
-    gpu = select.gpus(store)[-1]
-    assert {v.rule.chapter for v in judge(store, gpu, "latency")} == {"latency"}
-    assert [v.rule.id for v in judge(store, gpu, ids=["lag"])] == ["lag"]
+    assert {v.rule.chapter for v in judge(store, GPU, "latency")} == {"latency"}
+    assert [v.rule.id for v in judge(store, GPU, ids=["lag"])] == ["lag"]
 
 
 def test_a_gpu_without_a_run_is_named_with_those_that_have_some(store):
-    with pytest.raises(NotMeasured, match=f"'No such GPU'.*: give {select.gpus(store)[0]}"):
+    with pytest.raises(NotMeasured, match=f"'No such GPU'.*: give .*{GPU}"):
         judge(store, "No such GPU")
 
 
 def test_runs_that_are_left_out_judge_nothing(store):
-    gpu = select.gpus(store)[-1]
     runs = store.read(RUNS)
-    (verdict,) = judge(store, gpu, ids=["lag"], without=set(runs["run_id"]))
+    (verdict,) = judge(store, GPU, ids=["lag"], without=set(runs["run_id"]))
     assert verdict.outcome == "not measured" and "measure cluster_counters" in verdict.sentence
 
 
@@ -103,7 +102,7 @@ def test_a_misspelled_column_is_no_missing_measurement(store, monkeypatch):
 
     monkeypatch.setattr(rules, "RULES", tuple(chapter))
     with pytest.raises(KeyError, match="sorce"):
-        judge(store, select.gpus(store)[-1])
+        judge(store, GPU)
 
 
 @each_rule

@@ -20,7 +20,7 @@ from labkernels.studies import select
 from labkernels.studies.experiments import experiment, studies
 from labkernels.studies.rules import RULES, judge
 
-FIRST, SECOND = gpus()[0], "GPU of a test"
+FIRST, SECOND = gpus()[0], "A second GPU"
 
 
 def copied(store, names):
