@@ -5,7 +5,7 @@ Each has `options()`, what may stand behind the command's name, and `run(argumen
 
 import re
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,17 +45,17 @@ def _folder(text: str) -> Path:
     return path
 
 
-_DEFAULT = "default: data/" if IS_CHECKOUT else "default: the tables that were installed"
-#: Tables that a command reads, and those that it writes: those that were installed are not for writing.
-READS = option("--data", type=_folder, default=DATA, metavar="DIR", help=f"folder of the tables ({_DEFAULT})")
-WRITES = option(
-    "--data",
-    type=Path,
-    default=DATA,
-    required=not IS_CHECKOUT,
-    metavar="DIR",
-    help="folder of the tables" + " (default: data/)" * IS_CHECKOUT,
-)
+def _data(kind: Callable[[str], Path], written: bool) -> Option:
+    """The folder of the tables; those that were installed without a checkout are not for writing."""
+    required = written and not IS_CHECKOUT
+    default = "" if required else f" (default: {'data/' if IS_CHECKOUT else 'what was installed'})"
+    about = f"folder of the tables{default}"
+    return option("--data", type=kind, default=DATA, required=required, metavar="DIR", help=about)
+
+
+READS = _data(_folder, written=False)
+WRITES = _data(Path, written=True)  # into a new folder, too
+UPDATES = _data(_folder, written=True)
 GPU = option("--gpu", help="name of a GPU (default: all that have rows)")
 
 

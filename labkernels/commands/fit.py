@@ -4,7 +4,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 
-from labkernels.commands import GPU, WRITES, Answer, Option
+from labkernels.commands import GPU, UPDATES, Answer, Option
 from labkernels.commands.progress import track
 from labkernels.errors import LabError
 from labkernels.model.fit import save
@@ -15,7 +15,7 @@ from labkernels.studies import select
 def options() -> Iterator[Option]:
     """Whose rows."""
     yield GPU
-    yield WRITES
+    yield UPDATES
 
 
 def run(arguments: Namespace) -> Answer:
