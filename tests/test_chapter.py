@@ -46,18 +46,20 @@ def test_other_parameters_are_named(values, message):
         Chapter(namespace(**values))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"tiles": 4}, "unknown parameter tiles"),
-        ({"measure": "maybe"}, "parameter measure is 'maybe', a str; give a bool"),
-    ],
-)
-def test_papermill_stops_with_the_parameters_name(tmp_path, parameters, message):
-    with pytest.raises(PapermillExecutionError, match=message):
-        papermill.execute_notebook(
-            BOOK / "crossover.ipynb", tmp_path / "out.ipynb", parameters, cwd=tmp_path, progress_bar=False
-        )
+def test_papermill_runs_a_chapter_and_stops_it_with_a_parameters_name(tmp_path):
+    def run(**parameters):
+        path, out = BOOK / "decide.ipynb", tmp_path / "out.ipynb"
+        return papermill.execute_notebook(path, out, parameters, cwd=tmp_path, progress_bar=False)
+
+    assert run(measure=False).metadata.papermill.exception is None
+    with pytest.raises(PapermillExecutionError, match="unknown parameter tiles"):
+        run(tiles=4)
+
+
+def test_annotations_may_come_as_a_function():
+    known = namespace()
+    annotations = known.pop("__annotations__")
+    assert check_parameters(known | {"__annotate__": lambda format: annotations}, {"Chapter"})["gpu"] == ""
 
 
 @pytest.mark.parametrize(

@@ -1,45 +1,153 @@
 """Every chapter is stored clean and runs from stored data with no GPU."""
 
-import hashlib
+import os
+import re
+import shutil
+from datetime import UTC, datetime
+from functools import cache
 
 import nbformat
-import papermill
 import pytest
+from executed import execute
 
+from labkernels import charts
 from labkernels.book.chapter import ParameterError
 from labkernels.book.hygiene import chapters, hygiene_problems
-from labkernels.paths import BOOK
+from labkernels.charts.tables import Table
+from labkernels.paths import DATA
+from labkernels.store import Store, new_run_id
+from labkernels.studies import cluster_rows, select
+from labkernels.studies.experiments import experiment
 
-DATA = BOOK.parent / "data"
-each_chapter = pytest.mark.parametrize("chapter", chapters(), ids=lambda path: path.stem)
+CHAPTERS = {path.stem: path for path in chapters()}
+
+
+def each(*names):
+    """A test for each chapter, those of one chapter in one process: it is executed once there."""
+    cases = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names or CHAPTERS]
+    return pytest.mark.parametrize("name", cases)
 
 
 def test_there_are_chapters():
-    assert chapters()
+    assert CHAPTERS
 
 
-@each_chapter
-def test_chapter_is_clean(chapter):
-    assert hygiene_problems(chapter) == []
+@each()
+def test_chapter_is_clean(name):
+    assert hygiene_problems(CHAPTERS[name]) == []
 
 
-def hashes():
-    return {path: hashlib.sha256(path.read_bytes()).digest() for path in DATA.rglob("*") if path.is_file()}
+def files():
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in DATA.rglob("*") if path.is_file()
+    }
 
 
-@each_chapter
-def test_chapter_runs_from_stored_data(chapter, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    before = hashes()
-    done = papermill.execute_notebook(
-        chapter, tmp_path / chapter.name, {"measure": False}, cwd=tmp_path, progress_bar=False
+@pytest.fixture(scope="session")
+def stored():
+    """Chapters executed from the stored data, each once in this process."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield cache(lambda name: execute(CHAPTERS[name], monkeypatch))
+
+
+@each()
+def test_chapter_shows_charts_from_stored_data_and_writes_nothing(name, stored):
+    before = files()
+    shown = stored(name).charts
+    assert files() == before, "a run from stored data wrote into data/"
+    assert shown, "a chapter without a chart"
+    for chart in shown:
+        page = charts.book_renderer(chart.to_dict())["text/html"]
+        assert "lab-chart" in page
+        assert "nan" not in re.findall(r'aria-label="(.*?)"|<figcaption>(.*?)</figcaption>', page)
+
+
+@each()
+def test_the_text_asks_for_what_the_chapter_says(name, stored):
+    text = "".join(
+        c.source for c in nbformat.read(CHAPTERS[name], as_version=4).cells if c.cell_type == "markdown"
     )
-    assert any(
-        "lab-chart" in output.get("data", {}).get("text/html", "")
-        for cell in done.cells
-        for output in cell.get("outputs", [])
-    ), "a chapter without a chart"
-    assert hashes() == before, "a run from stored data wrote into data/"
+    said = stored(name).said
+    assert set(re.findall(r"{glue:text}`(\w+)`", text)) == set(said)
+    assert not [key for key, value in said.items() if re.search(r"\bnan\b", value)]
+
+
+#: What a quick run has of each experiment's full one; of the others a run has all.
+QUICK = {
+    "multicast": "tile_bytes.isin([8192, 32768]) and stages.isin([4, 6]) and producers == 1 and consumers <= 2 "
+    "and lag_cycles.isin([0, 200, 1000, 5000]) and delay_cycles.isin([0, 1000]) "
+    "and (fan_out == 4 or (lag_cycles == 0 and delay_cycles == 0 and consumers == 1))",
+    "handshake": "fan_out == 4",
+    "crowding": "fan_out.isin([4, 8])",
+    "cluster_counters": "fan_out.isin([1, 4]) and tile_bytes == 32768 and stages == 6 and lag_cycles.isin([0, 1000])",
+    "cluster_latency": "asker == 0 and transfer_bytes.isin([4, 8, 16, 256, 2048, 16384])",
+    "residency": "shared_bytes.isin([50176, 107520, 214016])",
+    "broadcast": "fan_out.isin([2, 4, 8]) and tile_bytes.isin([8192, 32768]) and hold_cycles.isin([0, 512, 2048])",
+    "dsm": "command_bytes.isin([16, 256, 1024, 4096, 8192, 16384])",
+}
+#: Chapters that draw what the reader measured: in every chart, or in the first.
+DRAWN = {"multicast": all, "broadcast": all, "crossover": any, "index": any, "decide": any, "paged": any}
+
+
+def stand_in(stored_data, measured):
+    """`run`, without a GPU: rows of the stored run, a tenth slower, as of another GPU."""
+
+    def run(name, preset, store):
+        measured.append((name, preset))
+        run_id = select.latest_run(stored_data, name)
+        tables = {table: stored_data.read(table, run_ids=[run_id]) for table in experiment(name).tables}
+        main = experiment(name).tables[0]
+        if name in QUICK:
+            tables[main] = tables[main].query(QUICK[name])
+        if cluster_rows.RATE in tables[main]:
+            tables[main] = tables[main].assign(
+                **{cluster_rows.RATE: (tables[main][cluster_rows.RATE] * 0.9).round(3)}
+            )
+        rows = {
+            table: frame.drop(columns="run_id").astype(object).where(frame.notna(), None).to_dict("records")
+            for table, frame in tables.items()
+        }
+        described = stored_data.read("runs", run_ids=[run_id]).astype(object)
+        described = described.where(described.notna(), None).iloc[0].to_dict()
+        began = datetime.now(UTC)
+        changed = {
+            "run_id": new_run_id(began),
+            "started_utc": began,
+            "gpu_name": "GPU of a test",
+            "preset": preset,
+        }
+        return store.record(described | changed, rows)
+
+    return run
+
+
+@each(
+    "multicast",
+    "broadcast",
+    "crossover",
+    "index",
+    "decide",
+    "paged",
+    "latency",
+    "method",
+    "gemm",
+    "validation",
+)
+def test_a_chapter_measures_and_draws_what_it_measured(name, stored, tmp_path, monkeypatch):
+    measured = []
+    shutil.copytree(DATA, tmp_path / "data", copy_function=os.link)
+    monkeypatch.setattr("labkernels.studies.run.run", stand_in(Store(), measured))
+    before = stored(name)
+    after = execute(CHAPTERS[name], monkeypatch, measure=True, data_dir=str(tmp_path / "data"))
+    assert measured and {preset for _, preset in measured} == {"quick"}
+    assert len(after.charts) == len(before.charts)
+    assert not any("triangle-up" in str(chart.to_dict()) for chart in before.charts)
+    if name in DRAWN:
+        specs = [str(chart.to_dict()) for chart in after.charts]
+        assert DRAWN[name]("triangle-up" in spec and "GPU of a test" in spec for spec in specs)
+    for one, two in zip(before.shown, after.shown, strict=False):
+        if isinstance(one, Table) and "idle SMs" in one.frame:
+            assert len(two.frame) > len(one.frame) and two.frame["run"].str.contains("GPU of a test").any()
 
 
 def notebook(*, parameters="measure: bool = False", copies=1, **changes):
@@ -66,6 +174,17 @@ def notebook(*, parameters="measure: bool = False", copies=1, **changes):
         ({"cell": {"metadata": {}}}, "'body': its code would stand open; tag it hide-input or remove-input"),
         ({"kernel": "julia"}, "kernel 'julia'"),
         ({"source": "'https://cdn.example.org/x.js'"}, "'body': loads a script"),
+        (
+            {"source": "figure(x, title='Up to 4.5 TB/s')"},
+            "'body': title has '4.5 TB/s' typed in; put in the",
+        ),
+        (
+            {"source": "charts.figure(x, description=f'{n} lines: 1.07 to {y}')"},
+            "'body': description has '1.07' typed",
+        ),
+        ({"source": "figure(x, held_fixed='GPU, 132 SMs')"}, "'body': held_fixed has '132 SMs' typed"),
+        ({"source": "figure(x, title='falls to a quarter')"}, "'body': title has 'a quarter' typed"),
+        ({"source": "figure("}, "'body': line 1: '(' was never closed"),
     ],
 )
 def test_hygiene_names_what_is_wrong(tmp_path, changes, problem):
@@ -98,17 +217,20 @@ def test_a_damaged_notebook_is_a_problem_and_no_error(tmp_path, content):
     assert problem.startswith("is no notebook: ")
 
 
-def test_hygiene_passes_a_clean_notebook(tmp_path):
-    nbformat.write(notebook(), tmp_path / "chapter.ipynb")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "1",
+        "say('4.5 TB/s')",
+        "figure(x, title='Tiles of 16 KiB', description=f'{a:.1f} TB/s', held_fixed='4096³, 8 stages; 95 % intervals')",
+    ],
+)
+def test_hygiene_passes_a_clean_notebook(tmp_path, source):
+    nbformat.write(notebook(source=source), tmp_path / "chapter.ipynb")
     assert hygiene_problems(tmp_path / "chapter.ipynb") == []
 
 
-@each_chapter
-def test_an_unknown_parameter_stops_a_chapter_with_its_name(chapter):
-    code = [cell for cell in nbformat.read(chapter, as_version=4).cells if cell.cell_type == "code"]
-    at = next(i for i, cell in enumerate(code) if "parameters" in cell.metadata.get("tags", []))
-    namespace = {}
-    exec(code[at].source, namespace)
-    namespace["mesure"] = True  # as papermill would inject it
+@each()
+def test_an_unknown_parameter_stops_a_chapter_with_its_name(name, monkeypatch):
     with pytest.raises(ParameterError, match="unknown parameter mesure"):
-        exec(code[at + 1].source, namespace)
+        execute(CHAPTERS[name], monkeypatch, mesure=True)

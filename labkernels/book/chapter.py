@@ -35,7 +35,8 @@ def check_parameters(namespace: Mapping[str, Any], imported: Iterable[str]) -> d
     Raises:
         ParameterError: an injected name that the parameters cell does not have, or a value of another type.
     """
-    known = namespace["__annotations__"]
+    # From Python 3.14 on a module's annotations are a function, asked for their values by 1.
+    known = namespace["__annotations__"] if "__annotations__" in namespace else namespace["__annotate__"](1)
     given = {n for n in namespace if not n.startswith("_")} - _OF_IPYTHON - set(imported)
     if unknown := sorted(given - set(known)):
         raise ParameterError(f"unknown parameter {', '.join(unknown)}; this chapter has {', '.join(known)}")

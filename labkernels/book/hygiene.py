@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 
+from labkernels.book.typed import typed_numbers
 from labkernels.paths import BOOK, PACKAGE, ROOT
 from labkernels.store import RUNS, Store, StoreError
 from labkernels.store.files import read_file
@@ -40,6 +41,13 @@ def _parameter_problems(source: str) -> list[str]:
     return problems
 
 
+def _code_problems(source: str) -> list[str]:
+    try:
+        return list(typed_numbers(source))
+    except SyntaxError as error:
+        return [f"line {error.lineno}: {error.msg}"]
+
+
 def hygiene_problems(path: Path) -> list[str]:
     """What a chapter's file has that it must not have, or lacks; empty if it is clean."""
     try:
@@ -67,6 +75,8 @@ def hygiene_problems(path: Path) -> list[str]:
             problems.append(f"{where}: its code would stand open; tag it {' or '.join(sorted(FOLDED))}")
         if any(mark in cell.source for mark in ("<script", "cdn.", "//unpkg")):
             problems.append(f"{where}: loads a script or a CDN; the book works with no network")
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            problems += [f"{where}: {problem}" for problem in _code_problems(cell.source)]
     tagged = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     if len(tagged) == 1:
         problems += _parameter_problems(tagged[0].source)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from labkernels.charts.grammar import mechanism_color
+from labkernels.charts.grammar import PALETTE, mechanism_color
 from labkernels.kernels.sass import MECHANISMS
 
 #: The shape of each system's mark.
@@ -150,4 +150,31 @@ def page_sizes(grid: pd.DataFrame) -> alt.FacetChart:
         (squares + label)
         .properties(width=410, height=alt.Step(26))
         .facet(row=alt.Row("queries:N", title=None, sort=queries, header=header), spacing=26)
+    )
+
+
+def followed(counts: pd.DataFrame) -> alt.Chart:
+    """How many operands of the catalog do what each rule says, and how many do not.
+
+    Args:
+        counts: of `practice.counts`.
+    """
+    pick = alt.selection_point(name="picked_does", fields=["does"], bind="legend")
+    does = list(counts["does"].unique())
+    return (
+        alt.Chart(counts)
+        .mark_bar()
+        .encode(
+            x=alt.X("operands:Q", title="Operands in the catalog"),
+            y=alt.Y("rule:N", title=None, sort=None),
+            color=alt.Color(
+                "does:N",
+                title="Production does",
+                scale=alt.Scale(domain=does, range=[PALETTE[2], PALETTE[1]]),
+                legend=alt.Legend(symbolType="square", symbolSize=150),
+            ),
+            opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.15)),
+            tooltip=["statement", "does", "operands"],
+        )
+        .add_params(pick)
     )

@@ -53,3 +53,17 @@ def beside(operands: pd.DataFrame, practices: Mapping[str, Practice]) -> dict[st
         if len(rows):
             found[id] = Beside(_named(kept), _named(lost), len(kept), len(lost))
     return found
+
+
+def counts(beside: Mapping[str, Beside], statements: Mapping[str, str]) -> pd.DataFrame:
+    """Numbers of operands that do as each rule says, and otherwise: `rule` (its id), `statement`, `does`, `operands`.
+
+    Args:
+        beside: of `beside`.
+        statements: sentences by the rule's id.
+    """
+    return pd.DataFrame(
+        {"rule": id, "statement": statements[id], "does": does, "operands": number}
+        for id, found in beside.items()
+        for does, number in (("as the rule says", found.follow_count), ("otherwise", found.against_count))
+    )

@@ -100,6 +100,7 @@ def counters(counted: pd.DataFrame) -> dict[str, str]:
         "l2_of_peak": percent(l2_read.max()),
         "at_64": f"{engine['from_l2'][64 * MIB]:.2f}",
         "most_l2": f"{counted['from_l2'].min():.2f}",
+        "least_l2": f"{counted['from_l2'].max():.2f}",
     } | {f"memory_{size}": percent(from_memory[size * MIB]) for size in (32, 48, 56)}
 
 

@@ -166,16 +166,30 @@ def cell_listing(cells: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _by_table(first: pd.DataFrame) -> pd.DataFrame:
+    ways = first["variant"].isin(["contiguous", "rows", "box"])
+    return first[ways & first["page_rows"].isin([0, 16, 128])].pivot_table(
+        index=["page_rows", "mechanism", "variant", "issuers"], columns="table_source", values="cycles_median"
+    )
+
+
+def cold_table(first: pd.DataFrame) -> float:
+    """Cycles that a page table in HBM adds to the first tile, the median over ways and pages.
+
+    Args:
+        first: rows of one run in table `paged_first_tile`.
+    """
+    paged = _by_table(first).drop(index=0, level="page_rows")
+    return float((paged["hbm"] - paged["l2"]).median())
+
+
 def first_tiles(first: pd.DataFrame) -> pd.DataFrame:
     """Cycles until the first tile is there, for a reader.
 
     Args:
         first: rows of one run in table `paged_first_tile`.
     """
-    ways = first["variant"].isin(["contiguous", "rows", "box"])
-    wide = first[ways & first["page_rows"].isin([0, 16, 128])].pivot_table(
-        index=["page_rows", "mechanism", "variant", "issuers"], columns="table_source", values="cycles_median"
-    )
+    wide = _by_table(first)
     return pd.DataFrame(
         {
             "page rows": [key[0] or "contiguous" for key in wide.index],
