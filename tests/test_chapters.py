@@ -72,6 +72,41 @@ def test_the_text_asks_for_what_the_chapter_says(name, stored):
     assert not [key for key, value in said.items() if re.search(r"\bnan\b", value)]
 
 
+def units(spec):
+    """Marks and encodings of a specification, those of enclosing layers included."""
+    for part in (spec, *(one for key in ("layer", "hconcat", "vconcat") for one in spec.get(key, []))):
+        if part is not spec:
+            yield from units(part)
+    if "spec" in spec:
+        yield from units(spec["spec"])
+    if "mark" in spec:
+        yield spec["mark"]["type"], spec.get("encoding", {})
+
+
+@each()
+def test_every_legend_has_symbols_and_stands_once(name, stored):
+    for chart in stored(name).charts:
+        drawn = list(units(chart.to_dict()))
+        with_stroke = {
+            encoding["color"].get("field")
+            for mark, encoding in drawn
+            if "color" in encoding and mark in ("line", "rule")
+        }
+        for mark, encoding in drawn:
+            color, dash = encoding.get("color", {}), encoding.get("strokeDash")
+            if (
+                "field" in color
+                and color.get("legend", True) is not None
+                and color["field"] not in with_stroke
+            ):
+                symbol = (color.get("legend") or {}).get("symbolType", "stroke")
+                assert symbol != "stroke" or color["type"] == "quantitative", (
+                    f"{chart.title}: {mark} without a symbol"
+                )
+            if dash and dash.get("field") == color.get("field"):
+                assert dash["scale"]["domain"] == color["scale"]["domain"], f"{chart.title}: two legends"
+
+
 #: What a quick run has of each experiment's full one; of the others a run has all.
 QUICK = {
     "multicast": "tile_bytes.isin([8192, 32768]) and stages.isin([4, 6]) and producers == 1 and consumers <= 2 "

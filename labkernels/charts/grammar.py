@@ -110,9 +110,15 @@ def _scale(index: int) -> alt.Scale:
     return alt.Scale(domain=list(MECHANISM_STYLES), range=[style[index] for style in styles])
 
 
-def mechanism_color(mechanisms: Iterable[str]) -> alt.Color:
-    """Colour by column `mechanism`; the legend lists the given names in the vocabulary's order."""
-    legend = alt.Legend(values=_present(mechanisms))
+def mechanism_color(mechanisms: Iterable[str], *, dots: bool = False) -> alt.Color:
+    """Colour by column `mechanism`; the legend lists the given names in the vocabulary's order.
+
+    Args:
+        mechanisms: names in the chart.
+        dots: whether it has filled marks alone: the legend's lines would be without colour.
+    """
+    look = {"symbolType": "circle", "symbolSize": 80, "symbolStrokeWidth": 0} if dots else {}
+    legend = alt.Legend(values=_present(mechanisms), **look)
     return alt.Color("mechanism:N", title="Mechanism", scale=_scale(0), legend=legend)
 
 
@@ -170,6 +176,7 @@ def band_and_line(
     low: str = "p05",
     high: str = "p95",
     y_scale: alt.Scale | None = None,
+    y_ticks: Sequence[float] | None = None,
     also: Sequence[str] = (),
 ) -> alt.LayerChart:
     """Measured rows: a line through the medians, a band from p05 to p95, one line for each mechanism.
@@ -184,6 +191,7 @@ def band_and_line(
         low: Column of the band's lower edge (p05).
         high: Column of the band's upper edge (p95).
         y_scale: The y scale; by default linear from zero.
+        y_ticks: Where the y axis has its ticks; by default where Vega puts them.
         also: Further columns for the tooltip, or to facet by.
 
     Raises:
@@ -191,9 +199,10 @@ def band_and_line(
     """
     data = _columns(frame, ["mechanism", _field(x), median, low, high, *also, "gpu", "run_id"])
     scale = alt.Undefined if y_scale is None else y_scale
+    axis = alt.Undefined if y_ticks is None else alt.Axis(values=list(y_ticks))
 
     def y(column: str) -> alt.Y:
-        return alt.Y(f"{column}:Q", title=y_title, scale=scale)
+        return alt.Y(f"{column}:Q", title=y_title, scale=scale, axis=axis)
 
     mechanisms = data["mechanism"].unique()
     base = alt.Chart(data).encode(x=x, color=mechanism_color(mechanisms))

@@ -37,7 +37,7 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None) -> alt
         dots = dots.encode(
             x=x,
             y=y,
-            color=charts.mechanism_color(points["mechanism"]),
+            color=charts.mechanism_color(points["mechanism"], dots=True),
             tooltip=tooltip,
             opacity=alt.when(pick).then(alt.value(0.7)).otherwise(alt.value(0.06)),
         ).add_params(pick)
@@ -60,21 +60,21 @@ def regret(cells: pd.DataFrame, sets: Mapping[str, str]) -> alt.LayerChart:
         share=lambda frame: frame.groupby("set")["regret"].rank(method="first", pct=True)
     )
     pick = alt.selection_point(name="picked_set", fields=["set"], bind="legend")
-    title = "Time of the choice over the best"
-    panel = (
-        alt.Chart(ranked[["set", "cell", "choice", "best", "regret", "share"]])
-        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=20))
-        .encode(
-            x=alt.X("share:Q", title="Share of cells", axis=alt.Axis(format="%")),
-            y=alt.Y("regret:Q", title=title, scale=alt.Scale(type="log", domainMin=1)),
-            color=alt.Color("set:N", title="Tested on", sort=list(sets)),
-            strokeDash=alt.StrokeDash("set:N", title="Tested on", sort=list(sets)),
-            opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12)),
-            tooltip=["set", "cell", "choice", "best", alt.Tooltip("regret:Q", format=".3f")],
-        )
-        .add_params(pick)
+    title, names = "Time of the choice over the best", alt.Scale(domain=list(sets))
+    scale = alt.Scale(domain=[1, max(1.1, 1.01 * cells["regret"].max())], nice=False)
+    shown = alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+    base = alt.Chart(ranked[["set", "cell", "choice", "best", "regret", "share"]]).encode(
+        x=alt.X("share:Q", title="Share of cells", axis=alt.Axis(format="%")),
+        y=alt.Y("regret:Q", title=title, scale=scale),
+        color=alt.Color("set:N", title="Tested on", scale=names),
+        opacity=shown,
     )
-    return panel + charts.ceiling(1.05, "5 % lost")
+    lines = base.mark_line(interpolate="step-after").encode(
+        strokeDash=alt.StrokeDash("set:N", title="Tested on", scale=names)
+    )
+    tooltip = ["set", "cell", "choice", "best", alt.Tooltip("regret:Q", format=".3f")]
+    points = base.mark_point(filled=True, size=20).encode(tooltip=tooltip)
+    return alt.layer(lines.add_params(pick), points) + charts.ceiling(1.05, "5 % lost")
 
 
 def projections(curves: Mapping[str, pd.DataFrame]) -> alt.TopLevelMixin:

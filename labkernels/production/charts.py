@@ -166,7 +166,7 @@ def followed(counts: pd.DataFrame) -> alt.Chart:
         .mark_bar()
         .encode(
             x=alt.X("operands:Q", title="Operands in the catalog"),
-            y=alt.Y("rule:N", title=None, sort=None),
+            y=alt.Y("rule:N", title=None, sort=None, axis=alt.Axis(labelLimit=320)),
             color=alt.Color(
                 "does:N",
                 title="Production does",

@@ -157,7 +157,7 @@ def repeatability(table: pd.DataFrame) -> alt.Chart:
         .encode(
             x=alt.X("median:Q", title="GB/s (median)"),
             y=alt.Y("spread_percent:Q", title="Spread of nine rounds, %", scale=alt.Scale(type="symlog")),
-            color=charts.mechanism_color(table["mechanism"]),
+            color=charts.mechanism_color(table["mechanism"], dots=True),
             tooltip=[
                 "kernel",
                 "source",

@@ -87,6 +87,7 @@ def hidden(table: pd.DataFrame, title: str) -> alt.LayerChart:
         _rows_axis(),
         y_title="Time / time without copies",
         y_scale=alt.Scale(type="log", base=2, domain=[0.9, 4], nice=False),
+        y_ticks=[1, 1.2, 1.5, 2, 3, 4],
         also=["variant", "issuers", "unhidden_us"],
     )
     return (chart + _bound(1, "no copies")).properties(width=270, height=260, title=title)
