@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from labkernels.charts.tables import Table
+from labkernels.charts import tables
 from labkernels.studies.rules import Verdict
 
 
-def verdict_table(verdicts: Sequence[Verdict], *, across: bool = False) -> Table:
+def verdict_table(verdicts: Sequence[Verdict], *, across: bool = False) -> tables.Table:
     """Rules with their verdicts.
 
     Args:
@@ -23,7 +23,7 @@ def verdict_table(verdicts: Sequence[Verdict], *, across: bool = False) -> Table
         for v in verdicts
     ]
     pages = [f"{v.rule.chapter}.html" for v in verdicts]
-    return Table(
+    return tables.Table(
         pd.DataFrame(rows),
         description="Rules of thumb, each with its verdict, what was measured, and on what",
         filters=["chapter", "verdict", "GPU"] if across else [],
