@@ -5,6 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 
+from labkernels.book import headline
 from labkernels.errors import NotMeasured
 from labkernels.model import configurations as parts
 from labkernels.model.advisor import gpus
@@ -84,6 +85,29 @@ def test_mechanisms_and_variants_that_the_model_is_not_of_are_left_out_and_named
     assert parts.configurations(rows | more).equals(before)
     added = set(parts.left_out(rows | more)) - set(parts.left_out(rows))
     assert added == {"bulk_prefetch", "bulk_prefetch group", "ldg ca", "tma_relay"}
+
+
+def test_the_advisors_figures_say_what_they_leave_out(monkeypatch):
+    monkeypatch.setattr(headline, "OF_ROWS", {})
+    before = headline.headline(Store())[gpus()[0]]
+    require = select.require_rows
+
+    def with_another(store, name, *arguments):
+        frame = require(store, name, *arguments)
+        return renamed(frame, "tma_bulk", "bulk_prefetch") if name == "throughput" else frame
+
+    monkeypatch.setattr(select, "require_rows", with_another)
+    after = headline.headline(Store())[gpus()[0]]
+    assert before.keys() == after.keys() == {"advisor_agreement", "advisor_regret_p95"}
+    for name, figure in after.items():
+        assert figure.value == before[name].value is not None
+        assert "bulk_prefetch" in figure.note and "bulk_prefetch" not in before[name].note
+
+
+def test_a_typo_in_a_figure_is_no_missing_measurement(monkeypatch):
+    monkeypatch.setattr(headline, "OF_ROWS", {"typo": ("GB/s", "latency", lambda frame: frame["gbsp"].max())})
+    with pytest.raises(KeyError, match="gbsp"):
+        headline.headline(Store())
 
 
 def test_a_constant_that_no_row_gives_is_named(rows):

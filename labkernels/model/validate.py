@@ -256,7 +256,7 @@ def page_table(store: Store, gpu: str) -> pd.DataFrame:
     """FlashAttention-3 with a page table of whole tiles over that without, TMA on both sides, and the model's ratio.
 
     Returns:
-        Rows of `findings_paged.page_table_cost` with `predicted`.
+        Rows of `paged.findings.page_table_cost` with `predicted`.
 
     Raises:
         NotMeasured: no rows of fa3_fwd.

@@ -43,8 +43,8 @@ def _ratio(rounds: Rounds, mnk: Mnk, first: tuple[str, int], second: tuple[str, 
     operands="A and B of a compute-bound GEMM",
     take="multicast or not: the same",
     statement="In a compute-bound GEMM, multicast itself changes less than 1 % (19 of 20 cases).",
-    scope=f"{CUTLASS}, tiles of 128×128 and 128×256, every cluster of two and four and both swizzles, M, N and K of at "
-    "least 2048, against the same launch with multicast switched off",
+    scope=f"{CUTLASS}, tiles of 128×128 and 128×256, every cluster of two and four and both swizzles where no tile is "
+    "padded, M, N and K of at least 2048, against the same launch with multicast switched off",
     experiments=("gemm",),
     practice=Practice(
         "direction == 'load' and operand in ['A', 'B'] and system == 'CUTLASS' and access == 'regular'",
