@@ -307,3 +307,9 @@ def test_the_filling_kernel_and_numpy_agree(monkeypatch):
     monkeypatch.setitem(function.__globals__, "types", np)
     function(words, 257, np.uint32(12345))
     assert np.array_equal(words, random_words(np.arange(257), 12345))
+
+
+def test_a_package_that_is_not_installed_is_left_out_of_the_record(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no such package"))
+    assert {"numpy", "numba-cuda"} <= set(environment.package_versions())
+    assert "no such package" not in environment.package_versions()

@@ -173,3 +173,14 @@ def test_without_a_gpu_there_is_one_sentence_and_exit_status_2(what, tmp_path):
     )
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.count("\n") == 1 and "GPU" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_what_describes_the_machine_fails_before_anything_is_measured(lab, monkeypatch):
+    def cannot(gpu):
+        raise LabError("no driver")
+
+    shelf = lab(made_up("a", lambda *_: pytest.fail("measured")))
+    monkeypatch.setattr(runner, "describe", cannot)
+    with pytest.raises(LabError, match="no driver"):
+        runner.run("a", "full", shelf)
+    assert shelf.kept == []

@@ -13,19 +13,21 @@ from labkernels.device.gpu import Gpu
 from labkernels.kernels.build import toolchain
 from labkernels.paths import ROOT
 
-PACKAGES = ("numpy", "pandas", "altair", "papermill")
-#: Packages whose kernels are measured, where they are installed.
-MEASURED_PACKAGES = ("jax", "flash-attn3-jax", "torch", "fa3_fwd")
+#: Recorded where they are installed: what makes the rows, and what runs chapters and draws.
+PACKAGES = ("numpy", "pandas", "altair", "papermill", "jax", "flash-attn3-jax", "torch", "fa3_fwd")
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the toolchain and of those `PACKAGES` that are installed."""
+    installed = {
+        distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()
+    }
+    return toolchain() | {name: installed[name] for name in PACKAGES if name in installed}
 
 
 def describe(gpu: Gpu) -> dict[str, Any]:
     """What does not change during a run: columns of the run table."""
     facts = gpu.facts
-    installed = {
-        distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()
-    }
-    measured = {name: installed[name] for name in MEASURED_PACKAGES if name in installed}
-    names = {**toolchain(), **{name: metadata.version(name) for name in PACKAGES}, **measured}
     return {
         "gpu_name": facts.name,
         "gpu_uuid_hash": hashlib.sha256(str(gpu.device.uuid).encode()).hexdigest()[:12],
@@ -37,7 +39,9 @@ def describe(gpu: Gpu) -> dict[str, Any]:
         "cuda_driver_api": facts.driver_api,
         "toolkit_version": linker_version(),
         "python_version": platform.python_version(),
-        "package_versions": ";".join(f"{name}=={version}" for name, version in sorted(names.items())),
+        "package_versions": ";".join(
+            f"{name}=={version}" for name, version in sorted(package_versions().items())
+        ),
         "ecc": gpu.board.ecc(),
         "mig": gpu.board.mig(),
         "power_limit_w": gpu.board.power_limit_w(),

@@ -90,6 +90,7 @@ def run(
         raise NotInstalled(missing)
     started = datetime.now(UTC)
     record = {"run_id": new_run_id(started), "started_utc": started, "experiment": name, "preset": preset}
+    record |= describe(gpu)  # before minutes of measuring, since this can fail
     began = time.monotonic()
     with Monitor(gpu.board) as monitor:
         result = one.measure(gpu, parameters, bar)
@@ -98,8 +99,7 @@ def run(
             f"{name} filled {', '.join(sorted(result.tables))}, but names {', '.join(sorted(one.tables))}: "
             "make its `tables` and its Result agree"
         )
-    record |= describe(gpu) | monitor.summary()
-    record |= {
+    record |= monitor.summary() | {
         "kernels_sha256": digest(kernel.ptx_sha256 for kernel in result.kernels),
         "parameters": asdict(parameters),
         "wall_s": round(time.monotonic() - began, 1),
