@@ -86,11 +86,12 @@ def hygiene_problems(path: Path) -> list[str]:
 
 
 def contents_problems() -> Iterator[str]:
-    """Chapters that the table of contents lacks, and entries without a chapter."""
+    """Chapters and other pages that the table of contents lacks, and entries without a page."""
     listed = set(re.findall(r"(?:root|file): (\S+)", _text(ROOT / "_toc.yml")))
-    there = {f"{BOOK.name}/{path.stem}" for path in chapters()}
-    yield from (f"{name}.ipynb is not in _toc.yml: no reader finds it" for name in sorted(there - listed))
-    yield from (f"_toc.yml lists {name}: there is no {name}.ipynb" for name in sorted(listed - there))
+    pages = {f"{BOOK.name}/{path.stem}": path.suffix for path in [*chapters(), *BOOK.glob("*.md")]}
+    lost, absent = sorted(pages.keys() - listed), sorted(listed - pages.keys())
+    yield from (f"{name}{pages[name]} is not in _toc.yml: no reader finds it" for name in lost)
+    yield from (f"_toc.yml lists {name}: there is no {name}.ipynb" for name in absent)
 
 
 def experiment_problems(store: Store) -> Iterator[str]:

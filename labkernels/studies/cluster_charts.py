@@ -26,13 +26,13 @@ def way_color(ways: Iterable[str], **look: Any) -> alt.Color:
     """Colour by column `way`; the legend lists the given ones, and looks as `look` says."""
     colors = [MECHANISM_STYLES[mechanism][0] for mechanism, _ in WAYS]
     scale = alt.Scale(domain=list(WAYS.values()), range=colors)
-    return alt.Color("way:N", title="Way", scale=scale, legend=way_legend(ways, **look))
+    return alt.Color("way:N", title="Transport", scale=scale, legend=way_legend(ways, **look))
 
 
 def way_dash(ways: Iterable[str]) -> alt.StrokeDash:
     """Dash by column `way`, merged into the legend of `way_color`."""
     scale = alt.Scale(domain=list(WAYS.values()), range=[_DASHES[share] for _, share in WAYS])
-    return alt.StrokeDash("way:N", title="Way", scale=scale, legend=way_legend(ways))
+    return alt.StrokeDash("way:N", title="Transport", scale=scale, legend=way_legend(ways))
 
 
 def over(points: alt.Chart, own: pd.DataFrame | None) -> alt.Chart | alt.LayerChart:
@@ -51,7 +51,7 @@ def over(points: alt.Chart, own: pd.DataFrame | None) -> alt.Chart | alt.LayerCh
     return points + triangles
 
 
-def fan_out_axis(title: str = "Fan-out: CTAs that want the same tile") -> alt.X:
+def fan_out_axis(title: str = "Fan-out: CTAs that need the same tile") -> alt.X:
     """The x axis of fan-outs: base-2 logarithm."""
     scale = alt.Scale(type="log", base=2, nice=False)
     return alt.X("fan_out:Q", title=title, scale=scale, axis=alt.Axis(values=[1, 2, 4, 8, 16], format="d"))

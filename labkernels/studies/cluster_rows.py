@@ -19,15 +19,15 @@ EXCHANGE = [
 
 #: How a chart calls who brings the tile, by mechanism and share.
 WAYS = {
-    ("tma_multicast", "slices"): "multicast, each CTA a slice",
-    ("tma_multicast", "leader"): "multicast, one CTA all",
-    ("tma_tile", "everyone"): "each for itself, cluster",
-    ("tma_tile", "alone"): "each for itself, neighbours",
-    ("tma_tile", "scattered"): "each for itself, scattered",
-    ("dsm_bulk", "slices"): "DSM push, each CTA a slice",
-    ("dsm_bulk", "leader"): "DSM push, one CTA all",
-    ("dsm_load", "slices"): "DSM pull, each CTA a slice",
-    ("dsm_load", "leader"): "DSM pull, one CTA all",
+    ("tma_multicast", "slices"): "multicast, sliced",
+    ("tma_multicast", "leader"): "multicast by a leader",
+    ("tma_tile", "everyone"): "unicast in the cluster",
+    ("tma_tile", "alone"): "unicast, neighbouring CTAs",
+    ("tma_tile", "scattered"): "unicast, scattered CTAs",
+    ("dsm_bulk", "slices"): "DSM push, sliced",
+    ("dsm_bulk", "leader"): "DSM push by a leader",
+    ("dsm_load", "slices"): "DSM pull, sliced",
+    ("dsm_load", "leader"): "DSM pull from a leader",
 }
 
 PLAIN = {

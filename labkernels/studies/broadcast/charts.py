@@ -1,4 +1,4 @@
-"""Charts of passing tiles on: the port to other SMs, one transfer alone, broadcast by every way, and reuse."""
+"""Charts of DSM forwarding: the port to other SMs, one transfer alone, broadcast by every transport, and reuse."""
 
 import altair as alt
 import pandas as pd

@@ -21,9 +21,9 @@ CLUSTER_COLORS = {
 }
 WORDS = {
     "alone": "no cluster",
-    "independent": "cluster, each CTA for itself",
-    "handshake": "cluster, slots released together",
-    "multicast": "cluster with multicast",
+    "independent": "cluster, unicast",
+    "handshake": "cluster, unicast, cluster-wide release",
+    "multicast": "cluster, multicast",
     "library": "library",
 }
 
@@ -160,7 +160,11 @@ def shares(table: pd.DataFrame) -> alt.LayerChart:
         color=_cluster_color(clusters),
     )
     interval = base.mark_rule(opacity=0.5).encode(
-        x=alt.X("low:Q", title="Cycles with multicast over cycles with the handshake alone", scale=scale),
+        x=alt.X(
+            "low:Q",
+            title="Cycles with multicast over cycles with the cluster-wide release alone",
+            scale=scale,
+        ),
         x2="high:Q",
     )
     points = base.mark_point(filled=True, size=28, opacity=1).encode(

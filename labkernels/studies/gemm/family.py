@@ -12,7 +12,7 @@ TILES = ((128, 128), (128, 256), (256, 128))
 TILE_K_BYTES = 128  # one row of a 128-byte swizzle
 TRANSPORTS = ("multicast", "handshake", "independent")
 """How the CTAs of a cluster get their operands. `multicast` is CUTLASS's own kernel. The others are its
-controls, in which each CTA loads its whole tiles itself: with `handshake` a slot of the ring is still released
+controls, in which each CTA loads its whole tiles itself: with `handshake` a stage is still released
 by all CTAs that would share its load, with `independent` by its own consumers alone."""
 
 

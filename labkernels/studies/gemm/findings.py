@@ -20,7 +20,14 @@ from labkernels.studies.stats import Measured, Ratio, bootstrap_ratio, having, m
 Mnk = tuple[int, int, int]
 SHAPE = ["m", "n", "k"]
 CANDIDATE = ["dtype", *SHAPE, "kernel", "swizzle", "ctas"]
-PARTS = ("residency", "quantization", "launch and order", "handshake", "multicast", "clock")
+PARTS = (
+    "cluster occupancy",
+    "quantization",
+    "launch and order",
+    "cluster-wide release",
+    "multicast",
+    "clock",
+)
 """Where a cluster's gain or loss comes from, in the order in which the parts are taken out."""
 
 
@@ -201,10 +208,11 @@ def decompose(
 ) -> Decomposition:
     """Take a cluster's effect apart, one variable at a time.
 
-    Residency is what the SMs that clusters cannot fill would have done; quantization, what whole waves over padded
-    tiles add to that: both are counted, not fitted. Launch and order is the rest of the way to the same cluster
-    launch in which every CTA loads for itself. Handshake lets the CTAs that would share a load release slots
-    together. Multicast shares the load. Clock is the SM clock, all else being in cycles.
+    Cluster occupancy is what the SMs that clusters cannot fill would have done; quantization, what whole waves over
+    padded tiles add to that: both are counted, not fitted. Launch and order is the rest of the difference to the same
+    cluster launch in which every CTA loads its own tiles (unicast). Cluster-wide release makes a stage wait for the
+    consumers of all CTAs that would share its load. Multicast shares the load. Clock is the SM clock, all else being
+    in cycles.
 
     Args:
         rounds: Of one run, with the controls of the shape.
@@ -225,21 +233,22 @@ def decompose(
 
     alone, independent = f"{base}_1x1", f"{name}_independent"
     one, many = Choice((1, 1), swizzle), Choice(cluster, swizzle)
-    residency = rounds.sms(1) / rounds.sms(size)
+    occupancy = rounds.sms(1) / rounds.sms(size)
     counted = waves(mnk, tile, many, rounds.resident) / waves(mnk, tile, one, rounds.resident)
-    quantization = counted / residency
+    quantization = counted / occupancy
     launch = bootstrap_ratio(of(independent, "cycles"), of(alone, "cycles"))
-    handshake = bootstrap_ratio(of(f"{name}_handshake", "cycles"), of(independent, "cycles"))
+    release = bootstrap_ratio(of(f"{name}_handshake", "cycles"), of(independent, "cycles"))
     multicast = bootstrap_ratio(of(name, "cycles"), of(f"{name}_handshake", "cycles"))
     clock = bootstrap_ratio(of(alone, "sm_clock_mhz"), of(name, "sm_clock_mhz"))
-    parts = (
-        Part("residency", residency, residency, residency),
-        Part("quantization", quantization, quantization, quantization),
-        Part("launch and order", *(value / counted for value in launch)),
-        Part("handshake", *handshake),
-        Part("multicast", *multicast),
-        Part("clock", *clock),
+    ratios = (
+        (occupancy, occupancy, occupancy),
+        (quantization, quantization, quantization),
+        tuple(value / counted for value in launch),
+        release,
+        multicast,
+        clock,
     )
+    parts = tuple(Part(part, *ratio) for part, ratio in zip(PARTS, ratios, strict=True))
     return Decomposition(parts, bootstrap_ratio(of(name, "duration_us"), of(alone, "duration_us")))
 
 

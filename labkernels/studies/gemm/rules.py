@@ -120,7 +120,8 @@ def _padding(frame: pd.DataFrame) -> tuple[bool, str]:
     "gemm_empty_side",
     operands="A and B of a GEMM, fewer tiles along a side than CTAs",
     take="no cluster along that side",
-    statement="A cluster along a side with fewer tiles than CTAs loads emptiness, and pays for it.",
+    statement="Where a side has fewer tiles than the cluster has CTAs, the spare CTAs load only out-of-bounds rows, "
+    "and cost time.",
     scope=f"{CUTLASS}, 64 × 28672 × 8192, tiles of 128×256, swizzle 1: time of a 2×1 cluster against no cluster",
     experiments=("gemm",),
 )

@@ -127,7 +127,7 @@ def issue(table: pd.DataFrame) -> alt.FacetChart:
     Args:
         table: of `per_copy`.
     """
-    title = "Copies handed over back to back"
+    title = "Copies issued back to back"
     panel = charts.band_and_line(
         table,
         alt.X("train_length:Q", title=title, scale=alt.Scale(type="log", base=2)),

@@ -1,4 +1,4 @@
-"""Charts of multicast: fan-out, the coalescer, lags, what binds at the top, turn-around, handshake and slots."""
+"""Charts of multicast: fan-out, the coalescer, lags, what binds at the top, cycles per tile, releases and stages."""
 
 import altair as alt
 import pandas as pd
@@ -114,7 +114,7 @@ def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
     present = table["way"].unique()
     look = {"symbolType": alt.Undefined, "symbolSize": 80}
     scale = alt.Scale(domain=list(WAYS.values()), range=[_SHAPES[share] for _, share in WAYS])
-    shape = alt.Shape("way:N", title="Way", scale=scale, legend=way_legend(present, **look))
+    shape = alt.Shape("way:N", title="Transport", scale=scale, legend=way_legend(present, **look))
     columns = ["way", "fan_out", "ctas", "median", "from_l2", "into_sms", "low", "high", "gpu", "run_id"]
     counted = ("median", "from_l2", "into_sms", "low", "high")
     x = alt.X("from_l2:Q", title="Read from L2, bytes per clock and SM", scale=alt.Scale(zero=True))
@@ -159,7 +159,7 @@ def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelM
         )
         return layers.properties(width=280, height=260, title=heading)
 
-    return panel("slices", "Multicast") | panel("everyone", "Every CTA for itself")
+    return panel("slices", "Multicast") | panel("everyone", "Unicast")
 
 
 def turn(table: pd.DataFrame, own: pd.DataFrame, warps: str) -> alt.LayerChart:
@@ -189,7 +189,7 @@ def turn(table: pd.DataFrame, own: pd.DataFrame, warps: str) -> alt.LayerChart:
 
 
 def releases(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
-    """Cycles per tile by how a slot is released, a mark for each fan-out.
+    """Cycles per tile by how a stage is released, a mark for each fan-out.
 
     Args:
         table: of `findings.releases`.
@@ -220,7 +220,7 @@ def releases(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
 
 
 def slot_loops(table: pd.DataFrame, own: pd.DataFrame, tile_bytes: int, fan_out: int) -> alt.LayerChart:
-    """Cycles from one use of a slot to the next over stages, from HBM.
+    """Cycles from one use of a stage to the next over stages, from HBM.
 
     Args:
         table: of `findings.slot_loops`.
@@ -236,7 +236,7 @@ def slot_loops(table: pd.DataFrame, own: pd.DataFrame, tile_bytes: int, fan_out:
         y="loop",
         low="loop_low",
         high="loop_high",
-        y_title="Cycles from use to use of a slot",
+        y_title="Cycles from use to use of a stage",
         also=["fan_out"],
         own=having(own, **shape),
         width=280,

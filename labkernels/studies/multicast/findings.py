@@ -73,17 +73,17 @@ def turns(multicast: pd.DataFrame) -> pd.DataFrame:
     return _per_tile(table).assign(warps=warps)
 
 
-#: How a slot is released, by who arrives and in which scope.
+#: How a stage is released, by who arrives and in which scope.
 RELEASES = {
-    ("lanes", "default"): "lane k tells CTA k, default scope",
+    ("lanes", "default"): "lane k arrives at CTA k, default scope",
     ("lanes", "relaxed"): "the same, relaxed.cluster",
-    ("lanes", "wait"): "the same, waits acquire.cluster",
-    ("lanes", "arrive"): "the same, arrive release.cluster",
+    ("lanes", "wait"): "the same, acquire.cluster wait",
+    ("lanes", "arrive"): "the same, release.cluster arrive",
     ("lanes", "cluster"): "the same, both",
-    ("thread", "default"): "one thread tells all, default scope",
-    ("thread", "cluster"): "one thread tells all, both",
-    ("all", "default"): "32 lanes tell all, default scope",
-    ("all", "cluster"): "32 lanes tell all, both",
+    ("thread", "default"): "one thread arrives at all, default scope",
+    ("thread", "cluster"): "one thread arrives at all, both",
+    ("all", "default"): "32 lanes arrive at all, default scope",
+    ("all", "cluster"): "32 lanes arrive at all, both",
     ("barrier", "relaxed"): "barrier.cluster each tile, relaxed",
     ("barrier", "cluster"): "barrier.cluster each tile, release",
 }
@@ -92,7 +92,7 @@ FENCES = {False: "no fence", True: "MEMBAR.ALL.GPU in the loop"}
 
 
 def releases(handshake: pd.DataFrame) -> pd.DataFrame:
-    """Cycles per tile of 8 KiB by how a slot is released: `said`, and `fence`, whether a fence is in the loop."""
+    """Cycles per tile of 8 KiB by how a stage is released: `said`, and `fence`, whether a fence is in the loop."""
     table = rates(having(handshake, tile_bytes=8 * KIB))
     return _per_tile(table).assign(
         said=[RELEASES[key] for key in zip(table["arrivers"], table["scope"], strict=True)],

@@ -47,7 +47,7 @@ def decode(table: pd.DataFrame, contiguous: float, own: pd.DataFrame, title: str
 
 
 def row_lengths(best: pd.DataFrame) -> alt.LayerChart:
-    """Throughput by length of a row, a mark for each way and the contiguous cache.
+    """Throughput by length of a row, a mark for each variant and the contiguous cache.
 
     Args:
         best: of `findings.by_row_length`.

@@ -121,8 +121,8 @@ def page_table(costs: pd.DataFrame) -> str:
         f"{cost_range(costs, 'prefill')}. Of {len(costs)} cells {costs['ratio_low'].gt(1).sum()} are slower and "
         f"{costs['ratio_high'].lt(1).sum()} faster than it by more than their interval; the median is "
         f"{costs['ratio'].median():.3f}. Most pay {worst['dtype']} at head dim {worst['head_dim']} in "
-        f"{worst['phase']}, and larger pages do not help: it is not the look-ups; why it is just that kernel is not "
-        "established."
+        f"{worst['phase']}, and larger pages do not help: it is not the page-table loads; why it is just that "
+        "kernel is not established."
     )
 
 
@@ -167,14 +167,14 @@ def cell_listing(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_table(first: pd.DataFrame) -> pd.DataFrame:
-    ways = first["variant"].isin(["contiguous", "rows", "box"])
-    return first[ways & first["page_rows"].isin([0, 16, 128])].pivot_table(
+    whole = first["variant"].isin(["contiguous", "rows", "box"])
+    return first[whole & first["page_rows"].isin([0, 16, 128])].pivot_table(
         index=["page_rows", "mechanism", "variant", "issuers"], columns="table_source", values="cycles_median"
     )
 
 
 def cold_table(first: pd.DataFrame) -> float:
-    """Cycles that a page table in HBM adds to the first tile, the median over ways and pages.
+    """Cycles that a page table in HBM adds to the first tile, the median over variants and pages.
 
     Args:
         first: rows of one run in table `paged_first_tile`.
@@ -194,7 +194,7 @@ def first_tiles(first: pd.DataFrame) -> pd.DataFrame:
         {
             "page rows": [key[0] or "contiguous" for key in wide.index],
             "mechanism": [key[1] for key in wide.index],
-            "issuing warps": [key[3] for key in wide.index],
+            "producer warps": [key[3] for key in wide.index],
             "cycles, table in HBM": wide["hbm"].round().astype(int).to_list(),
             "cycles, table in L2": wide["l2"].round().astype(int).to_list(),
         }

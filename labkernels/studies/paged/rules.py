@@ -15,7 +15,7 @@ DECODE = (
     "2 GiB from HBM in rows of 256 bytes, 8 KV heads side by side, pages in random order, tiles of 128 rows"
 )
 PREFILL = "65,536 keys of 8 heads in rows of 256 bytes that all SMs read, tiles of 128 rows, four stages, up to four "
-PREFILL += "issuing warps, beside tensor cores at work"
+PREFILL += "producer warps, beside tensor cores at work"
 PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
 
 
@@ -52,16 +52,16 @@ def _paged_decode(frame: pd.DataFrame) -> tuple[bool, str]:
 @RULES.rule(
     "paged_issue",
     operands="rows copied one by one by TMA",
-    take="several issuing warps",
+    take="several producer warps",
     statement="Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
-    scope=f"{DECODE}; pages of 16 rows, a box for each row, four issuing warps against one",
+    scope=f"{DECODE}; pages of 16 rows, a box for each row, four producer warps against one",
     experiments=("paged",),
     applies_to="index_rows == 1",
 )
 def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(frame, phase="decode", page_rows=16, variant="row", **PLAIN)
     four, one = (where(rows, issuers=issuers) for issuers in (4, 1))
-    return _told("four issuing warps over one, throughput", [paired(four, one, "gbps")], 1.0)
+    return _told("four producer warps over one, throughput", [paired(four, one, "gbps")], 1.0)
 
 
 @RULES.rule(
