@@ -94,9 +94,9 @@ def test_runs_that_are_left_out_judge_nothing(store):
 
 
 def test_a_misspelled_column_is_no_missing_measurement(store, monkeypatch):
-    chapter = Rules("latency")
+    chapter = Rules("latency", "latency")
 
-    @chapter.rule("typo", operands="", take="", statement="", scope="", experiments=("latency",))
+    @chapter.rule("typo", operands="", take="", statement="", scope="")
     def misspelled(frame):
         return where(frame, sorce="hbm").empty, ""
 

@@ -25,6 +25,7 @@ from labkernels.model.configurations import (
 from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies.latency.findings import issue_slope_cycles
+from labkernels.studies.rules import judge
 
 TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
 #: Constants: unit and meaning. Those of a way of copying first, then those that all share.
@@ -230,8 +231,6 @@ def save(store: Store, gpu: str, progress: Progress = silent) -> list[str]:
     Raises:
         NotMeasured: see `frames` and `fit`.
     """
-    from labkernels.studies.rules import judge
-
     measured = frames(store, gpu)
     of, _ = fit(measured, progress)
     runs = ";".join(sorted({str(frame["run_id"].iloc[0]) for frame in measured.values()}))

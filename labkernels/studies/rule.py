@@ -45,17 +45,18 @@ class Rules(list[Rule]):
 
     Args:
         chapter: its file name, without the ending.
+        experiments: whose rows judge a rule that names no others.
     """
 
-    def __init__(self, chapter: str) -> None:
+    def __init__(self, chapter: str, *experiments: str) -> None:
         super().__init__()
-        self.chapter = chapter
+        self.given = {"chapter": chapter, "experiments": experiments}
 
     def rule(self, id: str, **fields: Any) -> Callable[[Judge], Judge]:
         """Make the decorated function the judge of a rule; fields as those of `Rule`."""
 
         def define(judge: Judge) -> Judge:
-            self.append(Rule(id=id, chapter=self.chapter, judge=judge, **fields))
+            self.append(Rule(id=id, judge=judge, **self.given | fields))
             return judge
 
         return define

@@ -10,7 +10,7 @@ from labkernels.studies.cluster_rows import SLICES, by_fan_out, compare, exchang
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
-RULES = Rules("broadcast")
+RULES = Rules("broadcast", "broadcast")
 LARGE_RINGS = "tiles of 32 KiB, 4 stages, one producer and one consumer warp, as many clusters as fit"
 ONE_PAIR = "one cluster of two CTAs alone on the GPU, 16 KiB from one CTA to the other per lap"
 PAIR = {"cluster": 2, "clusters": 1}
@@ -29,7 +29,6 @@ def _over(
     take="multicast, not DSM",
     statement="A tile in global memory, 4 CTAs or more: multicast delivers over 3 times what DSM can pass on.",
     scope=f"24 MiB in L2, {LARGE_RINGS}; both by slices, fan-out 4, 8 and 16",
-    experiments=("broadcast",),
     applies_to="source != 'computed' and fan_out >= 4",
 )
 def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -43,7 +42,6 @@ def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
     take="every CTA pushes its slice",
     statement="Passing on through DSM, every CTA pushes its slice: one that pushes all divides its one port.",
     scope=f"computed tiles, pushed, {LARGE_RINGS}; fan-out 4, 8 and 16",
-    experiments=("broadcast",),
     applies_to="fan_out >= 4",
 )
 def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -57,7 +55,6 @@ def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
     take="push",
     statement="Push rather than pull.",
     scope=f"computed tiles, by slices, {LARGE_RINGS}; fan-out 2 to 16",
-    experiments=("broadcast",),
 )
 def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _over(frame, PUSH, PULL, "computed", 2, 4, 8, 16)
@@ -70,7 +67,6 @@ def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
     take="dsm_bulk",
     statement="A tile computed in shared memory, for two CTAs: push it.",
     scope=f"computed tiles, {LARGE_RINGS}; pushed by slices against stored to L2 and multicast by slices",
-    experiments=("broadcast",),
     applies_to="source == 'computed' and fan_out == 2",
 )
 def _computed_pair(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -85,7 +81,6 @@ def _computed_pair(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="A computed tile of 32 KiB for 4 CTAs or more: through L2 and back by multicast beats DSM.",
     scope=f"computed tiles, {LARGE_RINGS}; stored to L2 and multicast by slices against pushed by slices, fan-out 4, 8 "
     "and 16",
-    experiments=("broadcast",),
     applies_to="source == 'computed' and fan_out >= 4 and tile_bytes >= 32768",
 )
 def _round_trip(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -159,7 +154,6 @@ def _command_size(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="When a tile is kept for 4096 cycles (16 passes of 32 KiB over shared memory), "
     "the way no longer matters.",
     scope=f"24 MiB in L2, {LARGE_RINGS}; multicast and pushes by slices, fan-out 4, each tile held for 4096 cycles",
-    experiments=("broadcast",),
 )
 def _reuse(frame: pd.DataFrame) -> tuple[bool, str]:
     held = {"source": "l2", "fan_out": 4, "tile_bytes": 32 * KIB, "hold_cycles": 4096}

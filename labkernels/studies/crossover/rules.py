@@ -8,7 +8,7 @@ from labkernels.studies.crossover import findings
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import where
 
-RULES = Rules("crossover")
+RULES = Rules("crossover", "throughput")
 ONE_GIB = "1 GiB read in turn from HBM, dense tiles of 1 to 32 KiB"
 
 
@@ -18,7 +18,6 @@ ONE_GIB = "1 GiB read in turn from HBM, dense tiles of 1 to 32 KiB"
     take="an asynchronous copy, 64 KiB in flight per SM",
     statement="Keep 64 KiB in flight per SM; more brings nothing.",
     scope=f"{ONE_GIB}; the fastest ring of any mechanism with 16, 64 and up to 192 KiB in flight per SM",
-    experiments=("throughput",),
     applies_to="source == 'hbm' and consumer == 'shared'",
 )
 def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -36,7 +35,6 @@ def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     take="cp.async",
     statement="With little in flight, cp.async beats a TMA ring: its turn is shorter.",
     scope=f"{ONE_GIB}; the fastest rings of TMA tiles and of cp.async with 4, 8 and 16 KiB in flight per SM",
-    experiments=("throughput",),
     applies_to="source == 'hbm' and bytes_in_flight_per_sm <= 16384 and consumer == 'shared'",
 )
 def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -51,7 +49,6 @@ def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     take="TMA: the same speed from one thread",
     statement="From 64 KiB in flight on, the mechanism does not matter for bandwidth.",
     scope=f"{ONE_GIB}; the fastest rings of TMA tiles and of cp.async with 64 and 128 KiB in flight per SM",
-    experiments=("throughput",),
     applies_to="source == 'hbm' and bytes_in_flight_per_sm >= 65536 and consumer == 'shared'",
 )
 def _no_difference_beyond_64_kib(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -67,7 +64,6 @@ def _no_difference_beyond_64_kib(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="Do not load through registers what shared memory needs.",
     scope="1 GiB from HBM and 16 MiB from L2, dense tiles; the fastest rings of cp.async and of plain loads with 4 to "
     "128 KiB in flight per SM",
-    experiments=("throughput",),
     applies_to="source != 'computed' and consumer == 'shared'",
     practice=Practice("direction == 'load' and consumer == 'shared'", "mechanism != 'ldg'"),
 )

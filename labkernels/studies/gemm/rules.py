@@ -17,7 +17,7 @@ from labkernels.studies.gemm.findings import (
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, bootstrap_ratio, where
 
-RULES = Rules("gemm")
+RULES = Rules("gemm", "gemm")
 COMPUTE_BOUND = 2048  # least extent
 LARGE = (8192, 8192, 8192)
 DECODE = (64, 28672, 8192)
@@ -45,7 +45,6 @@ def _ratio(rounds: Rounds, mnk: Mnk, first: tuple[str, int], second: tuple[str, 
     statement="In a compute-bound GEMM, multicast itself changes less than 1 % (19 of 20 cases).",
     scope=f"{CUTLASS}, tiles of 128×128 and 128×256, every cluster of two and four and both swizzles where no tile is "
     "padded, M, N and K of at least 2048, against the same launch with multicast switched off",
-    experiments=("gemm",),
     practice=Practice(
         "direction == 'load' and operand in ['A', 'B'] and system == 'CUTLASS' and access == 'regular'",
         "mechanism != 'tma_multicast'",
@@ -71,7 +70,6 @@ def _no_gain(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="A pair along M mends a bad tile order, with or without multicast; a swizzle mends it too.",
     scope=f"{CUTLASS}, 8192³, tiles of 128×128: cycles of a 2×1 cluster, with multicast and without, and of swizzle 8 "
     "against no cluster and swizzle 1",
-    experiments=("gemm",),
 )
 def _order(frame: pd.DataFrame) -> tuple[bool, str]:
     rounds = _rounds(frame)
@@ -92,7 +90,6 @@ def _order(frame: pd.DataFrame) -> tuple[bool, str]:
     take="clusters of two at most",
     statement="Clusters of four leave SMs idle, and a compute-bound GEMM pays for them.",
     scope=f"{CUTLASS}, 8192³, tiles of 128×256, swizzle 8: cycles of a 4×1 cluster against no cluster",
-    experiments=("gemm",),
 )
 def _four(frame: pd.DataFrame) -> tuple[bool, str]:
     rounds = _rounds(frame)
@@ -108,7 +105,6 @@ def _four(frame: pd.DataFrame) -> tuple[bool, str]:
     take="a swizzle that does not pad the grid",
     statement="A swizzle that pads the grid costs more than any cluster gains.",
     scope=f"{CUTLASS}, 2048 × 2048 × 8192, tiles of 128×256, a 1×2 cluster: cycles with swizzle 8 against swizzle 1",
-    experiments=("gemm",),
 )
 def _padding(frame: pd.DataFrame) -> tuple[bool, str]:
     kernel = "bf16_128x256_1x2"
@@ -123,7 +119,6 @@ def _padding(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="Where a side has fewer tiles than the cluster has CTAs, the spare CTAs load only out-of-bounds rows, "
     "and cost time.",
     scope=f"{CUTLASS}, 64 × 28672 × 8192, tiles of 128×256, swizzle 1: time of a 2×1 cluster against no cluster",
-    experiments=("gemm",),
 )
 def _empty_side(frame: pd.DataFrame) -> tuple[bool, str]:
     ratio = _ratio(_rounds(frame), DECODE, ("bf16_128x256_2x1", 1), ("bf16_128x256_1x1", 1), "duration_us")
@@ -137,7 +132,6 @@ def _empty_side(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="In decode, with fewer rows than the tile, a cluster along N pays, and multicast is part of it.",
     scope=f"{CUTLASS}, 64 × 28672 × 8192, tiles of 128×128, swizzle 1: time of a 1×4 cluster against no cluster, "
     "cycles with multicast against without",
-    experiments=("gemm",),
 )
 def _decode(frame: pd.DataFrame) -> tuple[bool, str]:
     rounds = _rounds(frame)
@@ -153,7 +147,6 @@ def _decode(frame: pd.DataFrame) -> tuple[bool, str]:
     take="tiles that fit the rows",
     statement="Rows of a TMA box outside the tensor are not free.",
     scope=f"{CUTLASS}, N = 28672, K = 8192, tiles of 128×128, no cluster, swizzle 1: cycles with 16 rows against 128",
-    experiments=("gemm",),
 )
 def _outside(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(medians(with_kernels(frame)), kernel="bf16_128x128_1x1", swizzle=1, n=28672)

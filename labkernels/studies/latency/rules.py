@@ -7,7 +7,7 @@ from labkernels.production.practice import TMA, Practice
 from labkernels.studies.latency.findings import issue_slope_cycles, latency
 from labkernels.studies.rule import Rules
 
-RULES = Rules("latency")
+RULES = Rules("latency", "latency")
 
 
 @RULES.rule(
@@ -17,7 +17,6 @@ RULES = Rules("latency")
     statement="TMA adds no latency to data that has to be in shared memory.",
     scope="16 bytes, one transfer after the other, from L2 and HBM: cp.async.bulk and its barrier against a load and "
     "a store to shared memory",
-    experiments=("latency",),
 )
 def _no_premium_into_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     apart = [
@@ -60,7 +59,6 @@ def _issue_pays_from_2_kib(frame: pd.DataFrame) -> tuple[bool, str]:
     take="TMA with the descriptor prefetched, or cp.async.bulk",
     statement="Prefetch the tensor map: the first copy waits for it.",
     scope="one box of 16 bytes: the first of a launch against one in a chain, data and descriptor in L2 and HBM",
-    experiments=("latency",),
 )
 def _descriptor_is_fetched_first(frame: pd.DataFrame) -> tuple[bool, str]:
     l2, hbm = (

@@ -7,7 +7,7 @@ from labkernels.studies.cluster_rows import EVERYONE, LARGE, LEADER, RATE, SLICE
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
-RULES = Rules("multicast")
+RULES = Rules("multicast", "multicast")
 LARGE_RINGS = "tiles of 32 KiB, 6 stages, one producer and one consumer warp, as many clusters as fit"
 
 
@@ -27,7 +27,6 @@ def _over_unicast(frame: pd.DataFrame, source: str, *fan_outs: int) -> list[tupl
     take="multicast",
     statement="From L2, with tiles of 32 KiB, multicast to 4 or 8 CTAs beats the same cluster's unicast.",
     scope=f"24 MiB in L2, {LARGE_RINGS}; the better of slices and one CTA that multicasts all",
-    experiments=("multicast",),
     applies_to="source == 'l2' and fan_out >= 4 and fan_out <= 8",
 )
 def _gains_from_l2(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -41,7 +40,6 @@ def _gains_from_l2(frame: pd.DataFrame) -> tuple[bool, str]:
     take="each loads it, or multicast: the same",
     statement="To two CTAs, multicast changes nothing: the coalescer does as much.",
     scope=f"24 MiB in L2 and 1 GiB in HBM, {LARGE_RINGS}",
-    experiments=("multicast",),
     applies_to="source != 'computed' and fan_out == 2",
 )
 def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -56,7 +54,6 @@ def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
     take="each loads it, or multicast",
     statement="From HBM, multicast gains nothing over a cluster whose CTAs load in step.",
     scope=f"1 GiB in HBM, {LARGE_RINGS}; fan-out 4, 8 and 16",
-    experiments=("multicast",),
     applies_to="source == 'hbm' and fan_out > 2",
 )
 def _nothing_from_hbm(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -160,7 +157,6 @@ def _one_arrives(frame: pd.DataFrame) -> tuple[bool, str]:
     take="two producer and two consumer warps",
     statement="Small tiles want two producer and two consumer warps: half as much again, at least.",
     scope="24 MiB in L2, multicast by slices, tiles of 8 KiB, 12 stages; fan-out 4 and 16",
-    experiments=("multicast",),
 )
 def _two_warps(frame: pd.DataFrame) -> tuple[bool, str]:
     both = {"source": "l2", "tile_bytes": 8 * KIB, "stages": 12, **SLICES}
@@ -175,7 +171,6 @@ def _two_warps(frame: pd.DataFrame) -> tuple[bool, str]:
     take="one CTA multicasts whole tiles",
     statement="Slices under 1 KiB lose to unicast; one CTA that multicasts whole tiles does not.",
     scope="24 MiB in L2, tiles of 8 KiB, 6 stages, one producer and one consumer warp, fan-out 16: slices of 512 bytes",
-    experiments=("multicast",),
     applies_to="fan_out > 1 and slice_bytes < 1024",
 )
 def _short_slices(frame: pd.DataFrame) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ from labkernels.studies.paged.findings import PLAIN, fa3_cells, isolated_ratio, 
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
-RULES = Rules("paged")
+RULES = Rules("paged", "paged")
 DECODE = (
     "2 GiB from HBM in rows of 256 bytes, 8 KV heads side by side, pages in random order, tiles of 128 rows"
 )
@@ -40,7 +40,6 @@ def _sizes(frame: pd.DataFrame, least: int, most: int) -> list[int]:
     take="TMA or cp.async",
     statement="In decode, gather pages of 16 rows or more by TMA or cp.async: nothing is lost to the pages.",
     scope=f"{DECODE}; the fastest gather of pages of 16 to 512 rows against the contiguous cache",
-    experiments=("paged",),
     applies_to="index_rows >= 16",
     practice=Practice(PAGED, f"mechanism == 'cp_async' or {TMA}"),
 )
@@ -55,7 +54,6 @@ def _paged_decode(frame: pd.DataFrame) -> tuple[bool, str]:
     take="several producer warps",
     statement="Let several warps issue TMA copies of single rows: one thread cannot issue them fast enough.",
     scope=f"{DECODE}; pages of 16 rows, a box for each row, four producer warps against one",
-    experiments=("paged",),
     applies_to="index_rows == 1",
 )
 def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -70,7 +68,6 @@ def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
     take="tma_tile, a box for each page",
     statement="Beside busy tensor cores take TMA for pages of 8 rows or more, one box per page.",
     scope=f"{PREFILL}; pages of 8 to 512 rows",
-    experiments=("paged",),
     applies_to="index_rows >= 8 and compute_cycles > 0",
     practice=Practice(PAGED, TMA),
 )
@@ -85,7 +82,6 @@ def _paged_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
     take="cp_async",
     statement="Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
     scope=f"{PREFILL}; pages of 1, 2 and 4 rows",
-    experiments=("paged",),
     applies_to="index_rows >= 1 and index_rows <= 4",
 )
 def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -100,7 +96,6 @@ def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="Copy a page whole, by TMA bulk, where it is one run of rows that are no multiple of 128 bytes "
     "(MLA in fp8) and nothing needs a swizzle.",
     scope="decode: 2 GiB from HBM in rows of 576 bytes, one KV head, pages of 64 rows in random order",
-    experiments=("paged",),
     practice=Practice(
         "direction == 'load' and consumer == 'shared' and operand in ['LSE', 'LSE_log2', 'dPsum', 'dQ_accum (fp32)']",
         "mechanism == 'tma_bulk'",
