@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from labkernels.errors import LabError
+from labkernels.errors import BadArgument, LabError
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, names
 from labkernels.operand import BARRIER_BYTES_PER_STAGE, KIB, Operand, round_up
 
@@ -231,11 +231,11 @@ def violations(operand: Operand, mechanism: str, arch: str = "sm_90a") -> tuple[
         arch: a name from `ARCHITECTURES`.
 
     Raises:
-        ValueError: an unknown mechanism or architecture.
+        BadArgument: an unknown mechanism or architecture.
     """
     for kind, name, known in (("mechanism", mechanism, MECHANISMS), ("architecture", arch, ARCHITECTURES)):
         if name not in known:
-            raise ValueError(f"unknown {kind} {name!r}: use one of {', '.join(known)}")
+            raise BadArgument(f"unknown {kind} {name!r}: use one of {', '.join(known)}")
     return tuple(
         Violation(mechanism, check.quantity, check.value, check.limit.text, check.fix, rule.source)
         for rule in RULES
@@ -250,7 +250,7 @@ def require_legal(operand: Operand, mechanism: str, arch: str = "sm_90a") -> Non
 
     Raises:
         IllegalOperand: at least one rule is broken; the message has a line for each.
-        ValueError: an unknown mechanism or architecture.
+        BadArgument: an unknown mechanism or architecture.
     """
     if broken := violations(operand, mechanism, arch):
         raise IllegalOperand(broken)

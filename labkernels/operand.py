@@ -7,6 +7,8 @@ from enum import Enum
 from math import prod
 from typing import TypeVar
 
+from labkernels.errors import BadArgument
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WARP = 32
 TMA_THREADS = 2 * WARP  # one warp whose elected thread copies, one that consumes
@@ -61,7 +63,7 @@ def _positive(name: str, value: object) -> int:
     except TypeError:
         raise TypeError(f"{name} is {value!r}, not a whole number: give an integer of at least 1") from None
     if number < 1:
-        raise ValueError(f"{name} is {number}, below the limit of 1: give a positive {name}")
+        raise BadArgument(f"{name} is {number}, below the limit of 1: give a positive {name}")
     return number
 
 
@@ -74,7 +76,9 @@ def _positives(name: str, values: object) -> tuple[int, ...]:
 def _power_of_two(name: str, value: object) -> int:
     number = _positive(name, value)
     if number & (number - 1):
-        raise ValueError(f"{name} is {number}, not a power of two: give {number & -number}, which divides it")
+        raise BadArgument(
+            f"{name} is {number}, not a power of two: give {number & -number}, which divides it"
+        )
     return number
 
 
@@ -92,7 +96,7 @@ class Ring:
 
     Raises:
         TypeError: a field is not an integer.
-        ValueError: a field is below 1, or the alignment is not a power of two.
+        BadArgument: a field is below 1, or the alignment is not a power of two.
     """
 
     stages: int = 4
@@ -129,7 +133,7 @@ class Operand:
 
     Raises:
         TypeError: a field has the wrong type.
-        ValueError: a number is below 1, a rank differs, an alignment is not a power of two, or the element
+        BadArgument: a number is below 1, a rank differs, an alignment is not a power of two, or the element
             size is unknown.
     """
 
@@ -146,7 +150,7 @@ class Operand:
         put = object.__setattr__
         put(self, "element_bytes", _positive("element_bytes", self.element_bytes))
         if self.element_bytes not in ELEMENT_BYTES:
-            raise ValueError(
+            raise BadArgument(
                 f"element_bytes is {self.element_bytes}, none of {ELEMENT_BYTES}: view it as one"
             )
         for name in ("shape", "tile", "strides_bytes"):
@@ -154,12 +158,12 @@ class Operand:
         for name in ("base_alignment_bytes", "tensor_map_alignment_bytes"):
             put(self, name, _power_of_two(name, getattr(self, name)))
         if not self.shape:
-            raise ValueError("shape has 0 dimensions, below the limit of 1: give shape=(elements,)")
+            raise BadArgument("shape has 0 dimensions, below the limit of 1: give shape=(elements,)")
         if len(self.tile) != self.rank:
-            raise ValueError(f"tile has {len(self.tile)} dimensions, shape {self.rank}: give one side each")
+            raise BadArgument(f"tile has {len(self.tile)} dimensions, shape {self.rank}: give one side each")
         put(self, "strides_bytes", self.strides_bytes or self._dense_strides_bytes())
         if len(self.strides_bytes) != self.rank - 1:
-            raise ValueError(
+            raise BadArgument(
                 f"strides_bytes has {len(self.strides_bytes)} entries, rank {self.rank} takes "
                 f"{self.rank - 1}: give those of dimensions 1 and up, or none for a dense tensor"
             )
@@ -243,9 +247,9 @@ def column_span(row_bytes: int) -> Swizzle:
     """The widest swizzle whose span divides a row.
 
     Raises:
-        ValueError: none does.
+        BadArgument: none does.
     """
     for swizzle in (Swizzle.B128, Swizzle.B64, Swizzle.B32):
         if row_bytes % swizzle.span_bytes == 0:
             return swizzle
-    raise ValueError(f"row_bytes is {row_bytes}, not a multiple of 32: pad it to {round_up(row_bytes, 32)}")
+    raise BadArgument(f"row_bytes is {row_bytes}, not a multiple of 32: pad it to {round_up(row_bytes, 32)}")

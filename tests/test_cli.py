@@ -235,7 +235,7 @@ def test_merge_does_not_wait_for_a_pipe(copied, place, capsys):
         (["measure", "latency", "--set", "rounds"], "--set rounds: give NAME=VALUE"),
         (["measure", "latency", "--set", "name=xyz"], "--set name=xyz: 'xyz' is no JSON"),
         (["measure", "latency", "--set", "sizes=3"], "no parameter 'sizes'"),
-        (["measure", "latency", "--set", "rounds=true"], "parameter rounds is True, a bool; give a int"),
+        (["measure", "latency", "--set", "rounds=true"], "parameter rounds is True; give a int like 9"),
         (["census", "x", "--csv", "--json"], "--csv and --json exclude each other: give one"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",

@@ -130,7 +130,8 @@ def test_overrides_keep_the_rest_of_a_preset():
         ("thruput", "quick", {}, ValueError, "no experiment 'thruput'; choose one of broadcast"),
         ("latency", "fast", {}, ValueError, "no preset 'fast'; choose one of quick, full"),
         ("latency", "quick", {"round": 3}, ValueError, "no parameter 'round'; it has .*rounds"),
-        ("latency", "quick", {"rounds": "3"}, ValueError, "rounds is '3', a str; give a int like 9"),
+        ("latency", "quick", {"rounds": "3"}, ValueError, "rounds is '3'; give a int like 9"),
+        ("throughput", "quick", {"stages": ["4"]}, ValueError, r"stages is \('4',\); give a tuple like \("),
         ("latency", "quick", {"rounds": True}, ValueError, "rounds is True"),
     ],
 )

@@ -12,7 +12,7 @@ from cuda.bindings import driver
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, StreamOptions, launch
 
 from labkernels.device.board import Board
-from labkernels.errors import NoGpu, StalledWait
+from labkernels.errors import BadArgument, NoGpu, StalledWait
 from labkernels.kernels.build import BuiltKernel
 from labkernels.kernels.render import Parameter, pack
 
@@ -141,10 +141,10 @@ class LoadedKernel:
         """Launch configuration, which the kernel is permitted; `blocks` counts blocks whatever the cluster size.
 
         Raises:
-            ValueError: the blocks do not fill whole clusters.
+            BadArgument: the blocks do not fill whole clusters.
         """
         if blocks % cluster:
-            raise ValueError(
+            raise BadArgument(
                 f"{blocks} blocks are not a multiple of cluster {cluster}: launch whole clusters"
             )
         self._permit(shared_bytes, cluster)

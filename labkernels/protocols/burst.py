@@ -5,6 +5,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import SHARED_BYTES_PER_CTA
@@ -24,7 +25,7 @@ class Burst:
         warps: of the block, each with a burst of its own.
 
     Raises:
-        ValueError: the bursts do not fit shared memory.
+        BadArgument: the bursts do not fit shared memory.
     """
 
     def __init__(self, gpu: Gpu, spec: KernelSpec, memory: Buffer, seed: int, warps: int) -> None:
@@ -35,7 +36,7 @@ class Burst:
         self.bytes = warps * self.train * self.transfer_bytes
         shared_bytes = self.bytes + SLOT_ALIGNMENT_BYTES
         if shared_bytes + SLOT_ALIGNMENT_BYTES > SHARED_BYTES_PER_CTA:
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: {warps} bursts take {shared_bytes} bytes of shared memory, above the limit of "
                 f"{SHARED_BYTES_PER_CTA - SLOT_ALIGNMENT_BYTES}; give fewer warps or a shorter train"
             )
@@ -52,11 +53,11 @@ class Burst:
         """Cycles until a warp's last copy was issued, and until all had arrived: shape (repeats, warps, 2).
 
         Raises:
-            ValueError: the memory is too small for so many.
+            BadArgument: the memory is too small for so many.
             StalledWait: a copy never arrived.
         """
         if (needed := repeats * self.bytes) > self.memory.nbytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
             )
         with Buffer(8 * repeats * self.warps) as log:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
 from labkernels.legality import SHARED_BYTES_PER_CTA, require_legal
@@ -93,30 +94,30 @@ class Cell:
 
         Raises:
             IllegalOperand: the mechanism cannot take the operand.
-            ValueError: with the value, the limit and the fix.
+            BadArgument: with the value, the limit and the fix.
         """
         require_legal(self.operand, self.spec.mechanism)
         declared(self.spec).require(stages=self.stages)
         name, constants = self.spec.name, self.constants
         warps = self.threads // WARP
         if self.is_specialized and warps != (needed := self.producers + self.consumers):
-            raise ValueError(f"{name}: {warps} warps, the kernel has {needed}; give {needed * WARP} threads")
+            raise BadArgument(f"{name}: {warps} warps, the kernel has {needed}; give {needed * WARP} threads")
         if "chunks" in constants:
             copying = self.producers if self.share == "together" else 1
             covered = copying * constants["chunks"] * WARP_COPY_BYTES
             if covered != self.tile_bytes:
-                raise ValueError(
+                raise BadArgument(
                     f"{name}: {copying} warps × {constants['chunks']} × {WARP_COPY_BYTES} B cover {covered} bytes, "
                     f"the tile has {self.tile_bytes}; give a tile of {covered} bytes or another number of threads"
                 )
         ahead = constants.get("depth", 2 * (self.destination == "shared"))  # loads to registers have no depth
         held = ahead + (constants.get("barriers") == 1)
         if not self.is_specialized and self.stages != held:
-            raise ValueError(f"{name}: {self.stages} stages, the kernel has {held}; give {held}")
+            raise BadArgument(f"{name}: {self.stages} stages, the kernel has {held}; give {held}")
         if self.is_specialized:
             turns = max(self.consumers, self.producers if self.share == "turns" else 1)
             if self.stages % turns:
-                raise ValueError(
+                raise BadArgument(
                     f"{name}: {self.stages} stages for {turns} warps in turn; give a multiple of {turns}"
                 )
 

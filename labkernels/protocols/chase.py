@@ -4,6 +4,7 @@ import numpy as np
 
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import require_legal
@@ -51,7 +52,7 @@ class Chain:
 
     def __init__(self, memory: Buffer, slots: int, slot_stride_bytes: int, seed: int) -> None:
         if (needed := slots * slot_stride_bytes) > memory.nbytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{slots} slots need {needed} bytes, the buffer has {memory.nbytes}: give fewer slots"
             )
         self.memory, self.slots, self.stride = memory, slots, slot_stride_bytes
@@ -91,12 +92,12 @@ class Chase:
         elected = not spec.traits.by_threads or self._to_register
         self.threads = WARP if elected else max(WARP, transfer_bytes // (16 * chunks))
         if self.threads > MAX_THREADS:
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: {transfer_bytes} bytes need {self.threads} threads of {16 * chunks} bytes, a block has "
                 f"{MAX_THREADS}; give more chunks"
             )
         if not elected and chunks > 1 and (covered := self.threads * 16 * chunks) != transfer_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: {self.threads} threads × 16 B × {chunks} chunks cover {covered} bytes, the transfer has "
                 f"{transfer_bytes}; give fewer chunks or a multiple of {WARP * 16 * chunks} bytes"
             )
@@ -178,7 +179,7 @@ class Train:
                 transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)
             )
             if operand.slot_bytes != transfer_bytes:
-                raise ValueError(
+                raise BadArgument(
                     f"{spec.name}: slots are {operand.slot_bytes} bytes apart; transfer a multiple of 128"
                 )
             self._map = place(operand, memory.address)
@@ -190,21 +191,21 @@ class Train:
         """Cycles until the train was handed over, and until it had arrived: shape (repeats, 2).
 
         Raises:
-            ValueError: the train does not fit shared memory or the buffer.
+            BadArgument: the train does not fit shared memory or the buffer.
             StalledWait: a transfer never arrived.
         """
         if (expected := train * self.transfer_bytes) > LARGEST_EXPECTATION_BYTES:
-            raise ValueError(
+            raise BadArgument(
                 f"{train} transfers of {self.transfer_bytes} bytes are {expected}, one barrier phase counts at most "
                 f"{LARGEST_EXPECTATION_BYTES}; give a train of {LARGEST_EXPECTATION_BYTES // self.transfer_bytes}"
             )
         shared_bytes = min(expected, SLOTS_BYTES) + self.transfer_bytes + 1024
         if (needed := train * repeats * self.transfer_bytes) > self.memory.nbytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
             )
         if (lookups := train * repeats + BATCH) > LOOKUPS:
-            raise ValueError(f"{lookups} slots are looked up, the table has {LOOKUPS}; give fewer repeats")
+            raise BadArgument(f"{lookups} slots are looked up, the table has {LOOKUPS}; give fewer repeats")
         with Buffer(8 * repeats) as log:
             log.set_bytes(0xFF)
             self._loaded.launch(

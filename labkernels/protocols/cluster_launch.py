@@ -3,6 +3,7 @@
 from typing import Any
 
 from labkernels.device import Gpu
+from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.operand import KIB
@@ -25,18 +26,18 @@ class ClusterLaunch:
             itself the GPU puts two blocks of a cluster on one SM where a graphics processing cluster is full.
 
     Raises:
-        ValueError: it does not fit this GPU; the message names the value, the limit and the fix.
+        BadArgument: it does not fit this GPU; the message names the value, the limit and the fix.
     """
 
     def __init__(
         self, gpu: Gpu, spec: KernelSpec, threads: int, shared_bytes: int, cluster: int, alone: bool = True
     ) -> None:
         if cluster > LARGEST_CLUSTER:
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: cluster {cluster} is above the limit of {LARGEST_CLUSTER}; give 16 or fewer"
             )
         if shared_bytes > (limit := gpu.facts.shared_bytes_per_block - SLOT_ALIGNMENT_BYTES * 2):
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: {shared_bytes} bytes of shared memory, the limit is {limit}; "
                 f"give fewer stages or smaller tiles"
             )
@@ -51,7 +52,7 @@ class ClusterLaunch:
             else self.blocks_per_sm * gpu.facts.sm_count
         )
         if not self.resident_clusters:
-            raise ValueError(
+            raise BadArgument(
                 f"{spec.name}: this GPU holds no cluster of {cluster} blocks with {self.shared_bytes} bytes of "
                 f"shared memory each; give a smaller cluster or less shared memory"
             )

@@ -7,6 +7,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import first_difference, random_words
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.operand import WARP
 from labkernels.protocols.cell import Cell
@@ -34,7 +35,7 @@ class Contiguous:
         self.blocks = gpu.facts.sm_count * cell.ctas_per_sm
         self.rows = cell.footprint_bytes // cell.tile_bytes
         if self.blocks > self.rows:
-            raise ValueError(
+            raise BadArgument(
                 f"{self.blocks} blocks read {self.blocks * cell.tile_bytes} bytes at once, the footprint has "
                 f"{cell.footprint_bytes}; give smaller tiles or fewer CTAs"
             )

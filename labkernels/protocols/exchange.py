@@ -6,6 +6,7 @@ import numpy as np
 
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
 from labkernels.operand import WARP, Ring, boxed_operand
@@ -67,12 +68,12 @@ class Exchange:
     def __init__(self, gpu: Gpu, configuration: ExchangeConfiguration, clusters: int | None = None) -> None:
         c = configuration
         if c.share_bytes % c.command_bytes or c.command_bytes % 16:
-            raise ValueError(
+            raise BadArgument(
                 f"{c.spec.name}: commands of {c.command_bytes} bytes do not divide {c.share_bytes} bytes in "
                 f"multiples of 16; give a divisor"
             )
         if c.cluster < 2 or c.cluster % 2:
-            raise ValueError(f"{c.spec.name}: cluster {c.cluster} has no pairs; give 2, 4, 8 or 16")
+            raise BadArgument(f"{c.spec.name}: cluster {c.cluster} has no pairs; give 2, 4, 8 or 16")
         declared(c.spec).require(stages=c.stages)
         self.gpu, self.configuration = gpu, c
         shared_bytes = c.share_bytes + c.stages * c.slot_bytes + SLOT_ALIGNMENT_BYTES

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from labkernels.errors import LabError
+from labkernels.errors import BadArgument, LabError
 
 if TYPE_CHECKING:
     from labkernels.device import Gpu
@@ -80,8 +80,8 @@ class Experiment:
         """The table of that name, or the main one.
 
         Raises:
-            ValueError: it fills no such table.
+            BadArgument: it fills no such table.
         """
         if name not in (None, *self.tables):
-            raise ValueError(f"{self.name} fills no table {name!r}; it fills {', '.join(self.tables)}")
+            raise BadArgument(f"{self.name} fills no table {name!r}; it fills {', '.join(self.tables)}")
         return name or self.tables[0]

@@ -9,6 +9,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.build import CONSUMER_THREADS, assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
@@ -47,13 +48,13 @@ class Cache:
 
     def __post_init__(self) -> None:
         if self.layout not in ("nhd", "hnd"):
-            raise ValueError(f"layout is {self.layout!r}: give 'nhd' or 'hnd'")
+            raise BadArgument(f"layout is {self.layout!r}: give 'nhd' or 'hnd'")
         if self.page_rows < 0 or self.page_rows & (self.page_rows - 1):
-            raise ValueError(
+            raise BadArgument(
                 f"page_rows is {self.page_rows}: give a power of two, or 0 for a contiguous cache"
             )
         if not self.lengths or min(self.lengths) < 0:
-            raise ValueError(f"lengths are {self.lengths}: give at least one sequence, of 0 rows or more")
+            raise BadArgument(f"lengths are {self.lengths}: give at least one sequence, of 0 rows or more")
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -132,12 +133,12 @@ def require_pages_in_pool(table: np.ndarray, pages: int) -> None:
     """Refuse a page table that names a page outside the pool, before anything is launched.
 
     Raises:
-        ValueError: with the entry, its value and the limit.
+        BadArgument: with the entry, its value and the limit.
     """
     outside = np.flatnonzero((table < 0) | (table >= pages))
     if outside.size:
         at = int(outside[0])
-        raise ValueError(
+        raise BadArgument(
             f"page table entry {at} is {int(table[at])}, the pool has pages 0 to {pages - 1}: give one"
         )
 
@@ -158,7 +159,7 @@ class Gather:
 
     Raises:
         WrongArgument: more stages than the kernel has barriers for.
-        ValueError: sizes that do not fit one another; the message names them.
+        BadArgument: sizes that do not fit one another; the message names them.
         IllegalOperand: a box that the copy engine cannot take.
     """
 
@@ -199,29 +200,29 @@ class Gather:
         cache, name = self.cache, self.spec.name
         declared(self.spec).require(stages=self.stages)
         if cache.row_bytes != row_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: the cache has rows of {cache.row_bytes} bytes; give rows of {row_bytes}"
             )
         if cache.pool_bytes > self.memory.nbytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: the pool has {cache.pool_bytes} bytes, the buffer {self.memory.nbytes}; use less"
             )
         limit = min(self.tile_rows, cache.rows_per_page)
         if self._by_run:
             limit = min(limit, cache.run_rows)
         if self.piece_rows < 1 or limit % self.piece_rows:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: piece_rows is {self.piece_rows}, which does not divide {limit}, the rows that a "
                 "tile, a page and a contiguous run allow; give a power of two up to that"
             )
         if self.issuers not in (1, 2, 4) or self.tile_rows % (self.issuers * self.piece_rows):
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: {self.issuers} issuers cannot share {self.tile_rows // self.piece_rows} copies of a tile "
                 "evenly; give 1, 2 or 4, and no more than there are copies"
             )
         span = column_span(cache.row_bytes).span_bytes
         if self.spec.traits.takes_tensor_map and self.piece_rows * span % 128:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: boxes of {self.piece_rows} rows × {span} bytes would not start on multiples of 128 "
                 f"bytes; give {128 // span} rows or more"
             )

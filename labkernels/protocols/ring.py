@@ -9,6 +9,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
+from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.kernels.render import declared
 from labkernels.operand import WARP, Ring, boxed_operand
@@ -111,30 +112,30 @@ class RingConfiguration:
         """Check the numbers before anything is launched.
 
         Raises:
-            ValueError: names the value, the limit and the fix.
+            BadArgument: names the value, the limit and the fix.
         """
         name = self.spec.name
         parts = self.fan_out if self.share == "slices" else 1
         if self.tile_bytes % (parts * 128):
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: {self.tile_bytes} bytes in {parts} parts are not multiples of 128; give a tile of "
                 f"{max(1, self.tile_bytes // (128 * parts)) * 128 * parts} bytes"
             )
         declared(self.spec).require(stages=self.stages)
         for role, warps in self.roles.items():
             if self.stages % warps:
-                raise ValueError(
+                raise BadArgument(
                     f"{name}: {self.stages} stages are no multiple of {warps} {role}; give {warps}"
                 )
         if self.groups_per_cluster > 1 and self.constants.get("group") != self.fan_out:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: {self.groups_per_cluster} groups of {self.fan_out} CTAs in a cluster; give a kernel with "
                 f"group={self.fan_out}"
             )
         if self.clustered and self.scattered:
-            raise ValueError(f"{name}: CTAs of a cluster are not scattered; give clustered=False")
+            raise BadArgument(f"{name}: CTAs of a cluster are not scattered; give clustered=False")
         if self.footprint_bytes % self.tile_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{name}: a footprint of {self.footprint_bytes} bytes does not hold whole tiles of {self.tile_bytes}"
             )
 
@@ -179,7 +180,7 @@ class ClusterRing:
         alone: see `ClusterLaunch`.
 
     Raises:
-        ValueError: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
+        BadArgument: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class ClusterRing:
         operand = boxed_operand(c.footprint_bytes, part, ring)
         self.tile_rows = c.tile_bytes // operand.inner_row_bytes
         if (needed := self.groups * c.tile_bytes * 4) > c.footprint_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{c.spec.name}: {self.groups} groups need a footprint of {needed} bytes, it has "
                 f"{c.footprint_bytes}; give a larger one or smaller tiles"
             )

@@ -9,7 +9,7 @@ import numpy as np
 from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
-from labkernels.errors import LabError
+from labkernels.errors import BadArgument, LabError
 from labkernels.kernels.build import CONSUMER_THREADS, assemble, is_warp_specialized
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
@@ -71,24 +71,24 @@ class Configuration:
         Raises:
             IllegalOperand: the mechanism cannot take the operand.
             WrongArgument: more stages than the kernel has barriers for.
-            ValueError: threads × 16 bytes × chunks is not the tile, or a row does not fit the threads.
+            BadArgument: threads × 16 bytes × chunks is not the tile, or a row does not fit the threads.
         """
         require_legal(self.operand, self.spec.mechanism)
         declared(self.spec).require(stages=self.operand.ring.stages)
         if self.operand.slot_bytes != self.operand.tile_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{self.spec.name}: a tile of {self.operand.tile_bytes} bytes takes a slot of "
                 f"{self.operand.slot_bytes}; give rows as long as the swizzle span and a tile that is a multiple "
                 f"of the ring's alignment of {self.operand.ring.shared_alignment_bytes} bytes"
             )
         chunks = dict(self.spec.constants).get("chunks")
         if chunks and (covered := self.copying_threads * 16 * chunks) != self.operand.tile_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{self.spec.name}: {self.copying_threads} threads × 16 B × {chunks} chunks cover {covered} bytes, the "
                 f"tile has {self.operand.tile_bytes}; give {self.operand.tile_bytes // (16 * chunks)} copying threads"
             )
         if chunks and not self.is_contiguous and (self.copying_threads * 16) % self.operand.inner_row_bytes:
-            raise ValueError(
+            raise BadArgument(
                 f"{self.spec.name}: rows of {self.operand.inner_row_bytes} bytes do not divide the "
                 f"{self.copying_threads * 16} bytes that the threads copy at once; give more threads"
             )
@@ -156,7 +156,7 @@ class Stream:
         self.shared_bytes = ring.stages * operand.slot_bytes + SLOT_ALIGNMENT_BYTES
         self.walk = walk_of(configuration)
         if (needed := self.blocks * self.walk.outer_unit) > self.walk.outer_limit:
-            raise ValueError(
+            raise BadArgument(
                 f"{self.blocks} blocks need {needed} along the last dimension, the tensor has "
                 f"{self.walk.outer_limit}; give a larger tensor, smaller tiles or fewer CTAs"
             )

@@ -61,14 +61,26 @@ def parameters_of(name: str, preset: str, overrides: Mapping[str, Any] | None = 
         if key not in known:
             raise BadParameter(f"{name} has no parameter {key!r}; it has {', '.join(sorted(known))}")
         before = getattr(chosen, key)
-        value = tuple(value) if isinstance(value, list) and isinstance(before, tuple) else value
-        if type(value) is not type(before):
+        value = _tuples(value)
+        if not _alike(value, before):
             raise BadParameter(
-                f"{name}: parameter {key} is {value!r}, a {type(value).__name__}; give a {type(before).__name__} "
-                f"like {before!r}"
+                f"{name}: parameter {key} is {value!r}; give a {type(before).__name__} like {before!r}"
             )
         values[key] = value
     return replace(chosen, **values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _alike(value: Any, before: Any) -> bool:
+    """Whether a value has the type of another, and a tuple items of the types that the other's have."""
+    if type(value) is not type(before) or not isinstance(before, tuple) or not before:
+        return type(value) is type(before)
+    if len({type(item) for item in before}) == 1:
+        return all(_alike(item, before[0]) for item in value)
+    return len(value) == len(before) and all(map(_alike, value, before))
 
 
 def run(
