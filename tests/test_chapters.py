@@ -121,7 +121,9 @@ QUICK = {
     "dsm": "command_bytes.isin([16, 256, 1024, 4096, 8192, 16384])",
 }
 #: Chapters that draw what the reader measured: in every chart, or in the first.
-DRAWN = {"multicast": all, "broadcast": all, "crossover": any, "index": any, "decide": any, "paged": any}
+DRAWN = {"multicast": all, "broadcast": all} | dict.fromkeys(
+    ("crossover", "index", "decide", "paged", "latency"), any
+)
 
 
 def stand_in(stored_data, measured):

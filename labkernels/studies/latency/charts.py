@@ -5,6 +5,7 @@ import pandas as pd
 
 from labkernels.charts import grammar as charts
 from labkernels.operand import KIB
+from labkernels.studies.stats import having
 
 #: What a transfer is called, by its variant.
 WAYS = {
@@ -32,22 +33,30 @@ def chain(transfers: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(place=shown["source"].map(PLACES))
 
 
-def by_size(table: pd.DataFrame) -> alt.FacetChart:
+def by_size(table: pd.DataFrame, own: pd.DataFrame) -> alt.HConcatChart:
     """Cycles of one dependent transfer by its size, a panel for each place.
 
     Args:
         table: of `chain`.
+        own: the same of the reader's own run; may have no rows.
     """
-    panel = charts.band_and_line(
-        table,
-        charts.bytes_axis("transfer_bytes", "Bytes of the transfer"),
-        median="cycles_median",
-        low="cycles_p05",
-        high="cycles_p95",
-        y_title="SM cycles",
-        also=["variant", "threads", "place"],
-    ).properties(width=270, height=260)
-    return panel.facet(column=alt.Column("place:N", title=None))
+    axis = charts.bytes_axis("transfer_bytes", "Bytes of the transfer")
+
+    def panel(place: str) -> alt.LayerChart:
+        chart = charts.band_and_line(
+            having(table, place=place),
+            axis,
+            median="cycles_median",
+            low="cycles_p05",
+            high="cycles_p95",
+            y_title="SM cycles",
+            also=["variant", "threads", "place"],
+        )
+        if len(mine := having(own, place=place)):
+            chart += charts.own_points(mine, axis, "cycles_median", ("variant", "gpu", "run_id"))
+        return chart.properties(width=270, height=260, title=place)
+
+    return alt.hconcat(*(panel(place) for place in sorted(table["place"].unique()))).resolve_scale(y="shared")
 
 
 def sixteen_bytes(transfers: pd.DataFrame) -> pd.DataFrame:
