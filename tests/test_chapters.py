@@ -187,6 +187,21 @@ def test_a_chapter_measures_and_draws_what_it_measured(name, stored, tmp_path, m
             assert len(two.frame) > len(one.frame) and two.frame["run"].str.contains("GPU of a test").any()
 
 
+@each("crossover", "latency", "index", "machine")
+def test_what_another_gpu_measured_is_nowhere_said_of_the_first(name, tmp_path, monkeypatch):
+    shutil.copytree(DATA, tmp_path / "data", copy_function=os.link)
+    store, first = Store(tmp_path / "data"), select.gpus(Store())[-1]
+    for measured in ("throughput", "row_shape", "l2_footprint", "stream_counters", "latency", "issue"):
+        stand_in(Store(), [])(measured, "full", store)
+    done = execute(CHAPTERS[name], monkeypatch, gpu="GPU of a test", data_dir=str(store.root))
+    assert "GPU of a test" in str([chart.to_dict() for chart in done.charts])
+    for spec in (chart.to_dict() for chart in done.charts):
+        assert (
+            first.removeprefix("NVIDIA ") not in f"{spec['title']} {spec['description']} {spec['usermeta']}"
+        )
+    assert first not in done.said.values()
+
+
 def notebook(*, parameters="measure: bool = False", copies=1, **changes):
     code = nbformat.v4.new_code_cell
     cells = [
