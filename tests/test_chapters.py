@@ -194,7 +194,7 @@ def test_what_another_gpu_measured_is_nowhere_said_of_the_first(name, tmp_path, 
     for measured in ("throughput", "row_shape", "l2_footprint", "stream_counters", "latency", "issue"):
         stand_in(Store(), [])(measured, "full", store)
     done = execute(CHAPTERS[name], monkeypatch, gpu="GPU of a test", data_dir=str(store.root))
-    assert "GPU of a test" in str([chart.to_dict() for chart in done.charts])
+    assert "GPU of a test" in f"{done.said} {[chart.to_dict() for chart in done.charts]}"
     for spec in (chart.to_dict() for chart in done.charts):
         assert (
             first.removeprefix("NVIDIA ") not in f"{spec['title']} {spec['description']} {spec['usermeta']}"
