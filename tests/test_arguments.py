@@ -10,7 +10,7 @@ from labkernels.errors import BARRIERS, LabError
 from labkernels.kernels import entry, numba_side
 from labkernels.kernels.build import assemble, is_warp_specialized
 from labkernels.kernels.registry import AXES, kernel, kernels
-from labkernels.kernels.render import AssemblyError, Parameter, WrongArgument, declared, pack, render
+from labkernels.kernels.render import AssemblyError, BadArgument, Parameter, declared, pack, render
 from labkernels.operand import KIB, Operand, Ring, linear_operand
 from labkernels.protocols import (
     burst,
@@ -94,7 +94,7 @@ def test_arguments_are_packed_in_order_and_width():
     ],
 )
 def test_an_argument_that_does_not_fit_is_named(changed, says):
-    with pytest.raises(WrongArgument, match=re.escape(says)):
+    with pytest.raises(BadArgument, match=re.escape(says)):
         pack("k", PARAMETERS, GIVEN | changed)
 
 

@@ -1,12 +1,12 @@
 """Every kernel of the registry, for both architectures, from PTX to checked machine code. No GPU."""
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
 from labkernels.kernels import sass
-from labkernels.kernels.build import SANITIZER, assemble, assemble_all, link
+from labkernels.kernels.build import SANITIZER, assemble, assemble_all
+from labkernels.kernels.link import link
 from labkernels.kernels.registry import AXES, kernel, kernels
 from labkernels.kernels.render import PTX, AssemblyError, render
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
@@ -14,11 +14,6 @@ from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
 pytestmark = pytest.mark.xdist_group("kernels")  # one worker assembles
 
 BY_NAME = {spec.name: spec for spec in kernels()}
-
-
-@cache
-def functions(made):
-    return sass.disassemble(made)
 
 
 @pytest.fixture(scope="session")
@@ -31,22 +26,27 @@ def built():
 )
 def test_kernel_keeps_the_registrys_promise(built, name, arch):
     spec, made = BY_NAME[name], built[name, arch]
-    function = functions(made.cubin)[made.timed]
-    assert functions(made.cubin)[made.entry].entry
-    found = {name for each in functions(made.cubin).values() for name in each.mechanisms()}
-    assert not spec.broken_promise(function.mechanisms(), found)
-    inside = function.opcodes_in_loops()
-    assert not [opcode for opcode in inside if opcode.startswith(("CALL", "LDL", "STL"))]
+    assert not spec.broken_promise(made.mechanisms, made.mechanisms)
+    assert not [opcode for opcode in made.loop_opcodes if opcode.startswith(("CALL", "LDL", "STL"))]
     assert 0 < made.registers <= spec.max_registers
     assert made.shared_bytes <= 4096
 
 
+@pytest.mark.parametrize("name", {spec.function: spec.name for spec in kernels()}.values())
+def test_what_the_cache_tells_of_a_kernel_is_what_its_machine_code_says(built, name):
+    made = built[name, "sm_90a"]
+    functions = sass.disassemble(made.cubin)
+    timed = functions[made.timed]
+    assert functions[made.entry].entry
+    assert made.mechanisms == timed.mechanisms()
+    assert made.loop_opcodes == sorted(timed.opcodes_in_loops())
+    assert sum(made.opcodes.values()) == sum(sum(one.opcodes.values()) for one in functions.values())
+
+
 def test_a_timed_loop_contains_its_copies(built):
     for (name, _), made in built.items():
-        spec = BY_NAME[name]
-        if spec.protocol in ("stream", "multistage", "pipeline"):
-            inside = functions(made.cubin)[made.timed].opcodes_in_loops()
-            assert any(sass.mechanism(opcode) == spec.mechanism for opcode in inside), name
+        if made.spec.protocol in ("stream", "multistage", "pipeline"):
+            assert any(sass.mechanism(opcode) == made.spec.mechanism for opcode in made.loop_opcodes), name
 
 
 def test_multicast_and_rank_stand_in_the_opcode(built):
@@ -56,7 +56,7 @@ def test_multicast_and_rank_stand_in_the_opcode(built):
 
 
 def test_the_cache_returns_the_same_kernels_and_links_none(built, monkeypatch):
-    monkeypatch.setattr("labkernels.kernels.build.link", None)
+    monkeypatch.setattr("labkernels.kernels.link.link", None)
     for (name, arch), made in built.items():
         assert assemble(BY_NAME[name], arch) == made
 

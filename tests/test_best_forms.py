@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from labkernels.kernels import sass
-from labkernels.kernels.build import assemble, inline
+from labkernels.kernels.build import assemble
+from labkernels.kernels.link import inline
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.kernels.scoreboards import loads_left_in_flight
 from labkernels.operand import KIB, MIB

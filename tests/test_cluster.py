@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from labkernels.device import counters
-from labkernels.kernels import sass
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB
@@ -29,10 +28,6 @@ RINGS = [broadcast, crowding, handover, handshake, multicast, multicast_fair, wi
 SPECS = [spec for protocol in PROTOCOLS for spec in kernels(protocol=protocol)]
 
 
-def loop_opcodes(spec):
-    return set(sass.disassemble(assemble(spec).cubin)[spec.function].opcodes_in_loops())
-
-
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_every_kernel_assembles_and_shows_its_mechanism(spec):
     built = assemble(spec)
@@ -51,7 +46,7 @@ def test_every_kernel_assembles_and_shows_its_mechanism(spec):
     ],
 )
 def test_cluster_scope_is_what_brings_fences_into_the_loop(scope, fences, invalidates):
-    opcodes = loop_opcodes(multicast_ring(scope=scope))
+    opcodes = assemble(multicast_ring(scope=scope)).loop_opcodes
     assert ("MEMBAR.ALL.GPU" in opcodes) == fences
     assert ("CCTL.IVALL" in opcodes) == invalidates
 

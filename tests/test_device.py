@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from labkernels.device import Gpu, NoGpu, board, energy, environment, gpu
 from labkernels.device.random_fill import random_words
 from labkernels.errors import StalledWait
 from labkernels.kernels import entry
+from labkernels.kernels.render import BadArgument, Parameter
 from labkernels.paths import ROOT
 from labkernels.store import Store
 
@@ -313,3 +315,34 @@ def test_a_package_that_is_not_installed_is_left_out_of_the_record(monkeypatch):
     monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no such package"))
     assert {"numpy", "numba-cuda"} <= set(environment.package_versions())
     assert "no such package" not in environment.package_versions()
+
+
+def test_a_kernel_is_permitted_what_a_launch_takes_and_never_less(monkeypatch):
+    limits = {"CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": 48 << 10}
+    success = (RESULT.CUDA_SUCCESS,)
+    monkeypatch.setattr(gpu.driver, "cuKernelGetAttribute", lambda name, *_: (*success, limits[name.name]))
+    monkeypatch.setattr(
+        gpu.driver,
+        "cuKernelSetAttribute",
+        lambda name, value, *_: limits.update({name.name: value}) or success,
+    )
+    monkeypatch.setattr(gpu, "LaunchConfig", SimpleNamespace)
+    where = SimpleNamespace(device=SimpleNamespace(device_id=0))
+    kernel = gpu.LoadedKernel(where, "k", None, "k", ())
+    kernel.__dict__["_kernel"] = SimpleNamespace(handle=0)
+    assert vars(kernel.config(132, 64, 1 << 10)) == {"grid": 132, "block": 64, "shmem_size": 1 << 10}
+    kernel.config(132, 64, 200 << 10)
+    kernel.config(132, 64, 100 << 10)
+    assert limits == {"CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": 200 << 10}
+    wide = kernel.config(128, 64, 0, cluster=16)
+    assert (wide.grid, wide.cluster) == (8, 16)
+    assert limits["CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"] == 1
+    with pytest.raises(ValueError, match="130 blocks are not a multiple of cluster 4"):
+        kernel.config(130, 64, 0, cluster=4)
+
+
+def test_a_launch_that_lacks_an_argument_never_reaches_the_gpu(monkeypatch):
+    monkeypatch.delattr(gpu, "launch")
+    kernel = gpu.LoadedKernel(None, "k", None, "k", (Parameter("tiles", "int32"),))
+    with pytest.raises(BadArgument, match="k: 'tiles' is missing"):
+        kernel.launch(None)

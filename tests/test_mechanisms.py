@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import labkernels
+from labkernels.kernels.registry import AXES
 from labkernels.mechanisms import MECHANISMS, names
 from labkernels.paths import BOOK
 
@@ -94,6 +95,13 @@ def test_modules_ask_what_a_mechanism_is(file):
 def test_the_files_allowed_to_name_mechanisms_do():
     for file in NAMED_BY_INTENT:
         assert len({*QUOTED.findall((PACKAGE / file).read_text())}) > 1, f"{file} needs no exception any more"
+
+
+@pytest.mark.parametrize("mechanism", AXES)
+def test_an_experiment_measures_each_mechanism_that_has_kernels(mechanism):
+    files = [*(PACKAGE / "studies").rglob("*.py"), *(PACKAGE / "protocols").glob("*.py")]
+    named = {name for file in files for name in mechanism_names(ast.parse(file.read_text()))}
+    assert mechanism in named, f"no experiment measures {mechanism}: give it a configuration in studies/"
 
 
 def test_the_form_takes_what_a_mechanism_is_from_the_page():

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels.kernels.build import assemble, render
+from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
+from labkernels.kernels.render import render
 from labkernels.operand import column_span
 from labkernels.production import dispatch
 from labkernels.production.flash_names import parse

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from labkernels.commands import Answer, Option, option
 from labkernels.commands.progress import track
 from labkernels.kernels.build import assemble_all
-from labkernels.kernels.registry import AXES, kernels
-from labkernels.mechanisms import ARCHITECTURES
+from labkernels.kernels.registry import kernels
+from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
 
 
 def options() -> Iterator[Option]:
@@ -15,7 +15,7 @@ def options() -> Iterator[Option]:
     protocols = sorted({spec.protocol for spec in kernels()})
     archs = list(ARCHITECTURES)
     yield option("--arch", nargs="+", choices=archs, default=archs, help="architectures (default: all)")
-    yield option("--mechanism", choices=list(AXES), help="only kernels of this mechanism")
+    yield option("--mechanism", choices=list(MECHANISMS), help="only kernels of this mechanism")
     yield option("--protocol", choices=protocols, help="only kernels of this protocol")
 
 

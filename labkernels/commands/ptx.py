@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from labkernels.commands import Answer, Option, option
 from labkernels.errors import BadArgument
-from labkernels.kernels.build import render
 from labkernels.kernels.registry import kernels
+from labkernels.kernels.render import render
 from labkernels.mechanisms import ARCHITECTURES
 
 

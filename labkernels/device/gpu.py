@@ -180,9 +180,10 @@ class LoadedKernel:
             arguments: by name, as in the PTX; a buffer stands for its address.
 
         Raises:
-            WrongArgument: one is missing, unknown or does not fit; nothing is launched.
+            BadArgument: one is missing, unknown or does not fit; nothing is launched.
         """
-        launch(self.gpu.stream, config, self._kernel, *pack(self.name, self.parameters, arguments))
+        packed = pack(self.name, self.parameters, arguments)
+        launch(self.gpu.stream, config, self._kernel, *packed)
 
 
 class Gpu:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.device.gpu import Buffer, Gpu, LoadedKernel
-from labkernels.kernels.build import link
+from labkernels.kernels.link import link
 from labkernels.kernels.render import AssemblyError, Parameter
 
 

@@ -1,6 +1,6 @@
-"""From a kernel's spec to machine code: Numba side and rendered PTX linked, the machine code checked and counted.
+"""From a kernel's spec to a built kernel: Numba side and rendered PTX linked, its promise kept, the result cached.
 
-Needs no GPU. Results are kept in an on-disk cache, keyed by everything that can change them.
+Needs no GPU. The cache is keyed by everything that can change machine code or what is told of it.
 """
 
 import hashlib
@@ -8,17 +8,15 @@ import json
 import os
 import re
 import signal
-import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import AssemblyError, Parameter, declared, render
 from labkernels.mechanisms import ARCHITECTURES
@@ -34,7 +32,7 @@ SANITIZER = "LABKERNELS_SANITIZER"
 CONSUMER_THREADS = WARP
 
 #: What a cached kernel depends on besides its PTX, its spec and the tools.
-SOURCES = [Path(__file__).parent / f"{name}.py" for name in ("build", "entry", "numba_side", "sass")]
+SOURCES = [Path(__file__).parent / f"{name}.py" for name in ("entry", "link", "numba_side", "sass")]
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ class BuiltKernel:
         shared_bytes: static shared memory per block.
         opcodes: SASS opcode with modifiers → static count, entry and mechanism together.
         mechanisms: mechanism or feature, as `sass` names them → static count in the timed function.
+        loop_opcodes: opcodes with modifiers that stand in a loop of the timed function.
         timed: name of the function that holds the timed region: the mechanism's, or the entry it was written into.
     """
 
@@ -67,6 +66,7 @@ class BuiltKernel:
     shared_bytes: int
     opcodes: dict[str, int]
     mechanisms: dict[str, int]
+    loop_opcodes: list[str]
     timed: str
 
     def count(self, opcode: str) -> int:
@@ -77,71 +77,6 @@ class BuiltKernel:
 def is_warp_specialized(spec: KernelSpec) -> bool:
     """Whether the kernel's first warp only consumes: a stream whose stages have barriers."""
     return spec.protocol == "stream" and declared(spec).max_stages is not None
-
-
-@contextmanager
-def _stderr_of_libraries(said: list[str]) -> Iterator[None]:
-    """Take what C code writes to file descriptor 2: nvJitLink prints a mismatched prototype there and links anyway."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            said.append(file.read().decode(errors="replace"))
-
-
-def link(modules: Iterable[str], arch: str, max_registers: int | None = None) -> bytes:
-    """Link PTX modules into a cubin with nvJitLink. A log that is not clean is an error.
-
-    Raises:
-        AssemblyError: with the log; nvJitLink prints «Prototype doesn't match» and links anyway.
-    """
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    linker = None
-    said: list[str] = []
-    try:
-        with _stderr_of_libraries(said):
-            linker = Linker(
-                *(ObjectCode.from_ptx(module.encode()) for module in modules),
-                options=LinkerOptions(arch=arch, max_register_count=max_registers),
-            )
-            code = bytes(linker.link("cubin").code)
-    except Exception as error:
-        raise AssemblyError(f"{error}\n{linker.get_error_log() if linker else ''}") from error
-    if log := "".join([*said, linker.get_error_log(), linker.get_info_log()]).strip("\0 \n"):
-        raise AssemblyError(f"the link log is not clean: {log}")
-    return code
-
-
-def inline(entry: str, mechanism: str) -> str:
-    """One PTX module: the mechanism's function, which is not `.visible`, in place of the entry's call to it.
-
-    ptxas then compiles one kernel: no call, uniform registers throughout, addresses folded into instructions.
-    """
-    mechanism = re.sub(r"//.*", "", mechanism)
-    function = re.search(r"\.func \(\.reg \.b64 result\) \w+\((.*?)\)\s*\{\n(.*)\n\}", mechanism, re.S)
-    call = re.search(r"\{ // callseq.*?\} // callseq \d+", entry, re.S)
-    values = re.findall(r"st\.param\.b(\d+)\s+\[param\d+(?:\+0)?\], (\S+);", call[0])
-    names = re.findall(r"\.reg \.b\d+ (\w+)", function[1])
-    result = re.search(r"ld\.param\.b64\s+(\S+), \[retval0(?:\+0)?\];", call[0])[1]
-    passed = [
-        f".reg .b{width} {name};\nmov.b{width} {name}, {value};"
-        for name, (width, value) in zip(names, values, strict=True)
-    ]
-    body = re.sub(r"\bret;", "bra.uni RETURNED;", function[2])
-    text = "\n".join(["{", ".reg .b64 result;", *passed, body, f"RETURNED:\nmov.b64 {result}, result;", "}"])
-    entry = entry[: call.start()] + text + entry[call.end() :]
-    declarations = mechanism[: function.start()]
-    target = re.search(r"^\.target.*$", declarations, re.M)[0]
-    declarations = re.sub(r"^\.(version|target|address_size)\b.*\n", "", declarations, flags=re.M)
-    entry = re.sub(r"^\.target.*$", target, entry, count=1, flags=re.M)
-    return re.sub(r"^\.extern \.func.*?^;$", lambda _: declarations, entry, count=1, flags=re.S | re.M)
 
 
 @cache
@@ -163,13 +98,13 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
     """Build one kernel, or take it from the cache.
 
     Raises:
-        ValueError: unknown architecture.
+        BadArgument: unknown architecture.
         AssemblyError: PTX or link failed, or the machine code breaks the registry's promise.
     """
     if arch not in ARCHITECTURES:
-        raise ValueError(f"architecture {arch!r} is not supported; choose one of {', '.join(ARCHITECTURES)}")
+        raise BadArgument(f"architecture {arch!r} is not supported; choose one of {', '.join(ARCHITECTURES)}")
     if arch not in spec.architectures:
-        raise ValueError(f"{spec.name} does not exist for {arch}, only for {', '.join(spec.architectures)}")
+        raise BadArgument(f"{spec.name} does not exist for {arch}, only for {', '.join(spec.architectures)}")
     ptx = render(spec, arch, sanitizer=bool(os.environ.get(SANITIZER)))
     sources = [ptx, spec.name, arch, json.dumps(toolchain()), str(spec.max_registers), *spec.traits.opcodes]
     sources += [file.read_text() for file in SOURCES]
@@ -180,10 +115,15 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
         parameters, facts, found = json.loads(facts_file.read_text())
         cubin = cubin_file.read_bytes()
     else:
+        from labkernels.kernels.link import examine, inline, link
+
         text, parameters = _numba_side(spec, arch, entry)
         modules = [text, ptx] if ".visible .func" in ptx else [inline(text, ptx)]
-        cubin = link(modules, arch, spec.max_registers)
-        facts, found = _examine(spec, cubin)
+        try:
+            cubin = link(modules, arch, spec.max_registers)
+        except AssemblyError as error:
+            raise AssemblyError(f"{spec.name}: its PTX does not assemble: {error}") from error
+        facts, found = examine(spec, cubin)
     if broken := spec.broken_promise(facts["mechanisms"], found):
         raise AssemblyError(f"{spec.name}: {broken}")
     if not known:
@@ -221,31 +161,6 @@ def _write(path: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
     os.replace(file.name, path)
-
-
-def _examine(spec: KernelSpec, cubin: bytes) -> tuple[dict, list[str]]:
-    """Registers, shared memory and counts, and the mechanisms of all code; refuses calls and spills in a timed loop."""
-    from labkernels.kernels import sass
-
-    functions = sass.disassemble(cubin)
-    timed = functions.get(spec.function) or next(one for one in functions.values() if one.entry)
-    opcodes = sum((function.opcodes for function in functions.values()), Counter())
-    if calls := [opcode for opcode in timed.opcodes_in_loops() if opcode.startswith("CALL")]:
-        raise AssemblyError(f"{spec.name}: {calls[0]} inside a timed loop")
-    if any(opcode.startswith(("LDL", "STL")) for opcode in timed.opcodes_in_loops()):
-        raise AssemblyError(f"{spec.name}: registers spill inside a timed loop")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        usage = sass.run_tool("cuobjdump", "-res-usage", file.name)
-    facts = {
-        "registers": max(map(int, re.findall(r"REG:(\d+)", usage))),
-        "shared_bytes": max(map(int, re.findall(r"SHARED:(\d+)", usage))),
-        "opcodes": dict(sorted(opcodes.items())),
-        "mechanisms": dict(sorted(timed.mechanisms().items())),
-        "timed": timed.name,
-    }
-    return facts, sorted({name for one in functions.values() for name in one.mechanisms()})
 
 
 def assemble_all(

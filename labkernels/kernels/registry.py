@@ -4,12 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from labkernels.errors import LabError
+from labkernels.errors import BadArgument
 from labkernels.mechanisms import ARCHITECTURES, GLOBAL, MECHANISMS, Mechanism
-
-
-class NoKernel(LabError, ValueError):
-    """A kernel that the registry does not have; the message says what there is."""
 
 
 @dataclass(frozen=True)
@@ -259,28 +255,35 @@ def kernel(mechanism: str, protocol: str, **constants: int | str) -> KernelSpec:
     """The spec of one kernel.
 
     Raises:
-        NoKernel: there is no such mechanism, protocol or combination of constants; the message lists what there is.
+        BadArgument: there is no such mechanism, protocol or combination of constants; the message lists what there is.
     """
-    _require_entries()
-    if mechanism not in MECHANISMS:
-        raise NoKernel(f"{mechanism!r} is no mechanism: mechanisms.py has {', '.join(MECHANISMS)}")
-    if mechanism not in AXES:
-        raise NoKernel(
-            f"{mechanism!r} has no kernel: choose one of {', '.join(AXES)}, or give it axes in kernels/registry.py"
-        )
-    if protocol not in AXES[mechanism]:
-        raise NoKernel(
+    family = kernels(mechanism, protocol)
+    if not family:
+        raise BadArgument(
             f"{mechanism} has no protocol {protocol!r}: choose one of {', '.join(AXES[mechanism])}"
         )
     spec = KernelSpec(mechanism, protocol, tuple(sorted(constants.items())))
-    if spec not in (family := kernels(mechanism, protocol)):
-        raise NoKernel(f"no kernel {spec.name}; there are {', '.join(one.name for one in family)}")
+    if spec not in family:
+        raise BadArgument(f"no kernel {spec.name}; there are {', '.join(one.name for one in family)}")
     return spec
 
 
 def kernels(mechanism: str | None = None, protocol: str | None = None) -> tuple[KernelSpec, ...]:
-    """All kernels, or those of one mechanism or protocol, in registry order."""
-    _require_entries()
+    """All kernels, or those of one mechanism or protocol, in registry order.
+
+    Raises:
+        BadArgument: there is no such mechanism, or it has no axes.
+    """
+    if strangers := [name for name in AXES if name not in MECHANISMS]:
+        raise BadArgument(
+            f"kernels/registry.py has axes for {strangers[0]!r}, which has no entry in mechanisms.py: add one"
+        )
+    if mechanism and mechanism not in MECHANISMS:
+        raise BadArgument(f"{mechanism!r} is no mechanism: mechanisms.py has {', '.join(MECHANISMS)}")
+    if mechanism and mechanism not in AXES:
+        raise BadArgument(
+            f"{mechanism!r} has no kernel: choose one of {', '.join(AXES)}, or give it axes in kernels/registry.py"
+        )
     return tuple(
         KernelSpec(name, each_protocol, tuple(sorted(zip(axes, values, strict=True))))
         for name, protocols in AXES.items()
@@ -289,10 +292,3 @@ def kernels(mechanism: str | None = None, protocol: str | None = None) -> tuple[
         for values in product(*axes.values())
         if mechanism in (None, name) and protocol in (None, each_protocol)
     )
-
-
-def _require_entries() -> None:
-    if strangers := [name for name in AXES if name not in MECHANISMS]:
-        raise NoKernel(
-            f"kernels/registry.py has axes for {strangers[0]!r}, which has no entry in mechanisms.py: add one"
-        )

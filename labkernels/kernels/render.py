@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from labkernels.errors import LabError
+from labkernels.errors import BadArgument, LabError
 from labkernels.kernels.registry import KernelSpec
 from labkernels.mechanisms import ARCHITECTURES
 
@@ -20,10 +20,6 @@ PTX = Path(__file__).parent / "ptx"
 
 class AssemblyError(LabError):
     """A kernel did not assemble, did not link cleanly, or does not contain the machine code it promises."""
-
-
-class WrongArgument(LabError, ValueError):
-    """A launch with an argument missing, unknown or too large; the message names it, its limits and the fix."""
 
 
 @cache
@@ -60,7 +56,7 @@ def render(spec: KernelSpec, arch: str, sanitizer: bool = False) -> str:
         template = _templates(sanitizer).get_template(file)
         text = template.render(arch=arch, protocol=spec.protocol, **dict(spec.constants))
     except jinja2.TemplateNotFound as error:
-        raise AssemblyError(f"{spec.name}: there is no kernels/ptx/{error}: write it") from None
+        raise AssemblyError(f"{spec.name}: there is no kernels/ptx/{error.name}: write it") from None
     except jinja2.UndefinedError as error:
         raise AssemblyError(
             f"{spec.name}: kernels/ptx/{file}: {error}; its axes in kernels/registry.py give "
@@ -89,19 +85,19 @@ class Parameter:
         """A value, or what has an `address`, as the kernel takes it.
 
         Raises:
-            WrongArgument: no whole number, or one that does not fit.
+            BadArgument: no whole number, or one that does not fit.
         """
         try:
             number = operator.index(getattr(value, "address", value))
         except TypeError:
-            raise WrongArgument(f"{kernel}: {self.name} is {value!r}: give a whole number") from None
+            raise BadArgument(f"{kernel}: {self.name} is {value!r}: give a whole number") from None
         info = np.iinfo(self.dtype)
         if self.most and not 1 <= number <= self.most:
-            raise WrongArgument(
+            raise BadArgument(
                 f"{kernel}: {self.name} is {number}, its PTX declares barriers for {self.most}: give 1 to {self.most}"
             )
         if not info.min <= number <= info.max:
-            raise WrongArgument(
+            raise BadArgument(
                 f"{kernel}: {self.name} is {number}, which no {self.dtype} holds: give {info.min} to {info.max}"
             )
         return info.dtype.type(number)
@@ -116,13 +112,13 @@ def pack(kernel: str, parameters: tuple[Parameter, ...], given: Mapping[str, Any
         given: values by name; a buffer stands for its address.
 
     Raises:
-        WrongArgument: one is missing, unknown or does not fit.
+        BadArgument: one is missing, unknown or does not fit.
     """
     known = [one.name for one in parameters]
     for wrong, names in (("no argument", given.keys() - {*known}), ("is missing", {*known} - given.keys())):
         if names:
             said = f"{wrong} {min(names)!r}" if wrong == "no argument" else f"{min(names)!r} {wrong}"
-            raise WrongArgument(f"{kernel}: {said}; it takes {', '.join(known)}")
+            raise BadArgument(f"{kernel}: {said}; it takes {', '.join(known)}")
     return [one.cast(kernel, given[one.name]) for one in parameters]
 
 
@@ -155,7 +151,7 @@ class Declared:
         """Refuse values that the kernel cannot take, before anything is launched.
 
         Raises:
-            WrongArgument: with value, limit and fix.
+            BadArgument: with value, limit and fix.
         """
         for name, value in values.items():
             self.parameter(name).cast(self.kernel, value)

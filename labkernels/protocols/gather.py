@@ -158,7 +158,7 @@ class Gather:
         stages: of the ring.
 
     Raises:
-        WrongArgument: more stages than the kernel has barriers for.
+        BadArgument: more stages than the kernel has barriers for.
         BadArgument: sizes that do not fit one another; the message names them.
         IllegalOperand: a box that the copy engine cannot take.
     """

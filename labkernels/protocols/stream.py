@@ -70,7 +70,7 @@ class Configuration:
 
         Raises:
             IllegalOperand: the mechanism cannot take the operand.
-            WrongArgument: more stages than the kernel has barriers for.
+            BadArgument: more stages than the kernel has barriers for.
             BadArgument: threads × 16 bytes × chunks is not the tile, or a row does not fit the threads.
         """
         require_legal(self.operand, self.spec.mechanism)

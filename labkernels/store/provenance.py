@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Iterable
 
-from labkernels.kernels.build import render
 from labkernels.kernels.registry import kernels
+from labkernels.kernels.render import render
 from labkernels.store import RUNS, Store
 
 

@@ -18,6 +18,8 @@ from labkernels.studies.latency.latency import chunks_for
 pytestmark = pytest.mark.gpu
 
 FOOTPRINT = 64 * MIB
+STREAMS = [spec for spec in kernels(protocol="stream") if not dict(spec.constants).get("excess_bytes")]
+RUNS = [spec for spec in STREAMS if not (spec.traits.by_threads or spec.traits.takes_tensor_map)]
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +70,18 @@ def test_words_are_what_numpy_says(gpu):
         assert np.array_equal(buffer.read(np.uint32), random_fill.random_words(np.arange(1 << 10), 99))
 
 
+@pytest.mark.parametrize("spec", RUNS, ids=lambda s: s.name)
 @pytest.mark.parametrize("tile", [128, 1 << 10, 3 << 10, 16 << 10, 32 << 10])
 @pytest.mark.parametrize("stages", [1, 2, 5])
-def test_bulk(gpu, memory, tile, stages):
+def test_bulk(gpu, memory, spec, tile, stages):
     footprint = FOOTPRINT // (tile * 132) * tile * 132
-    check(
-        gpu,
-        memory,
-        kernel("tma_bulk", "stream", excess_bytes=0),
-        linear_operand(footprint, tile, ring(stages, 64)),
-    )
+    check(gpu, memory, spec, linear_operand(footprint, tile, ring(stages, 64)))
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("spec", [s for s in STREAMS if s.traits.takes_tensor_map], ids=lambda s: s.name)
 @pytest.mark.parametrize("stages", [1, 4])
-def test_tiles_of_every_rank(gpu, memory, rank, stages):
+def test_tiles_of_every_rank(gpu, memory, spec, stages):
+    rank = dict(spec.constants)["rank"]
     middle = [1, 2, 3, 2][: max(rank - 2, 0)]
     inner = 256
     if rank == 1:
@@ -90,7 +89,7 @@ def test_tiles_of_every_rank(gpu, memory, rank, stages):
     else:
         rows = FOOTPRINT // (4 * inner * int(np.prod(middle))) // 4 * 4
         operand = Operand(4, (inner, *middle, rows), (inner, *middle, 4), ring=ring(stages, 64))
-    check(gpu, memory, kernel("tma_tile", "stream", rank=rank), operand)
+    check(gpu, memory, spec, operand)
 
 
 @pytest.mark.parametrize("swizzle", list(Swizzle), ids=lambda s: s.name)
@@ -124,14 +123,12 @@ def test_rows_cut_from_a_wide_tensor(gpu, memory, inner):
     wide.close()
 
 
-@pytest.mark.parametrize(
-    "spec", kernels("cp_async", "stream") + kernels("ldg", "stream"), ids=lambda s: s.name
-)
+@pytest.mark.parametrize("spec", [s for s in STREAMS if s.traits.by_threads], ids=lambda s: s.name)
 @pytest.mark.parametrize("threads", [32, 128, 256])
 def test_copies_by_threads(gpu, memory, spec, threads):
     constants = dict(spec.constants)
     tile = threads * 16 * constants["chunks"]
-    stages = constants["depth"] + 1 if "depth" in constants else 2 if spec.mechanism == "ldg" else 3
+    stages = constants["depth"] + 1 if "depth" in constants else 2 if spec.traits.through_registers else 3
     if tile * stages > 200 << 10:
         pytest.skip("the ring does not fit shared memory")
     producers = threads + 32 if constants.get("completion") == "mbarrier" else threads
@@ -139,7 +136,7 @@ def test_copies_by_threads(gpu, memory, spec, threads):
     check(gpu, memory, spec, linear_operand(footprint, tile, ring(stages, producers)))
 
 
-CHASES = [spec for m in ("ldg", "cp_async", "tma_bulk", "tma_tile") for spec in kernels(m, "chase")]
+CHASES = kernels(protocol="chase")
 
 
 @pytest.mark.parametrize("spec", CHASES, ids=lambda s: s.name)
@@ -219,13 +216,13 @@ def test_one_of_each(gpu, spec, stages, threads):
     small = Memory(gpu, 4 * MIB, seed=4)
     tile = 4 << 10
     operand = linear_operand(4 * MIB, tile, ring(stages, threads))
-    if spec.mechanism == "tma_tile":
+    if spec.traits.takes_tensor_map:
         operand = Operand(4, (256, 4 << 10), (256, 4), ring=ring(stages, threads))
     check(gpu, small, spec, operand)
     for protocol in ("chase", "issue"):
         one = kernels(spec.mechanism, protocol)[-1]
         if protocol == "chase":
             Chase(gpu, one, Chain(small.buffer, 20, 16 << 10, 5), 4 << 10).check()
-        elif spec.mechanism != "ldg":
+        elif not spec.traits.through_registers:
             Train(gpu, one, small.buffer, 512).cycles(4, 2)
     small.close()

@@ -26,11 +26,6 @@ class Shape:
         """M, N and K."""
         return (self.m, self.n, self.k)
 
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions."""
-        return 2 * self.m * self.n * self.k
-
 
 SHAPES = (
     Shape("square", 1024, 1024, 1024),
