@@ -16,8 +16,10 @@ from labkernels.model.advisor import (
     gpus,
 )
 from labkernels.model.closed_form import (
+    ALONE,
     SHARES,
     TERMS,
+    UNICAST,
     Load,
     Prediction,
     best_gain,
@@ -94,6 +96,48 @@ def test_a_tile_handed_over_takes_the_better_share(mechanism):
     assert predict(mechanism, uneven, OF).share == "leader"  # no four slices of 16-byte pieces
 
 
+def test_neighbours_without_a_cluster_have_all_sms_and_merge_their_reads_only_in_step():
+    load = Load(tile_bytes=32768, row_bytes=2048, tiles_in_flight=6, source="l2", fan_out=4)
+    cluster, alone = (predict("tma_tile", load, OF, share) for share in UNICAST)
+    assert predict("tma_tile", load, OF) == max(cluster, alone, key=lambda one: one.gbps)
+    busy = [one.gbps * one.cycles_per_tile for one in (cluster, alone)]
+    assert busy[1] / busy[0] == pytest.approx(132 / 120)
+    apart = replace(load, pace="apart")
+    assert predict("tma_tile", apart, OF, ALONE).gbps < 0.7 * alone.gbps
+    assert predict("tma_multicast", apart, OF) == predict("tma_multicast", load, OF)
+    hbm = replace(load, source="hbm", fan_out=8)
+    slower = predict("tma_tile", replace(hbm, pace="apart"), OF).gbps / predict("tma_tile", hbm, OF).gbps
+    assert slower < 0.6  # L2 reads for every CTA what HBM brought once
+
+
+@pytest.mark.parametrize(
+    ("changes", "choice", "in_cluster"),
+    [
+        ({"cluster": 1}, "tma_tile", None),
+        ({"source": "hbm"}, "tma_tile", False),
+        ({"source": "hbm", "pace": "apart"}, "tma_multicast", True),
+        ({}, "tma_multicast", True),
+        ({"pace": "apart"}, "tma_multicast", True),
+        ({"rows": 8, "stages": 2}, "tma_tile", False),
+    ],
+)
+def test_no_cluster_is_on_the_menu(changes, choice, in_cluster):
+    asked = {
+        "cluster": 4,
+        "source": "l2",
+        "tensor_mib": 32,
+        "row_bytes": 512,
+        "rows": 64,
+        "stages": 6,
+    } | changes
+    advice = advise(Question(**asked), GPU)
+    assert (advice.choice, advice.in_cluster) == (choice, in_cluster)
+    told = {None: f"{choice}  (", True: "in a cluster", False: "without a cluster: neighbouring CTAs"}[
+        in_cluster
+    ]
+    assert told in describe(advice).splitlines()[0]
+
+
 def test_what_one_sm_passes_on_is_bound_by_its_outbox():
     load = Load(tile_bytes=65536, row_bytes=2048, source="computed", fan_out=8, tiles_in_flight=3)
     rate = 65536 * 7 / predict("dsm_bulk", load, OF, "leader").cycles_per_tile
@@ -108,16 +152,16 @@ def test_instructions_of_the_busiest_thread():
 
 
 def test_among_equals_the_fewest_instructions_win():
-    def one(mechanism, cycles):
-        return Prediction(mechanism, {"memory": cycles}, cycles, 1.0, 1.0, 1.0)
+    def one(mechanism, gbps):
+        return Prediction(mechanism, {"memory": 1.0}, 1.0, gbps, 1.0, 1.0)
 
-    assert choose([one("cp_async", 100), one("tma_tile", 101), one("ldg", 150)]) == (
+    assert choose([one("cp_async", 1000), one("tma_tile", 990), one("ldg", 700)]) == (
         "tma_tile",
         ("cp_async", "tma_tile"),
     )
-    assert choose([one("cp_async", 100), one("tma_tile", 103)])[0] == "cp_async"
-    many = replace(one("tma_tile", 100), instructions=32.0)
-    assert choose([many, one("cp_async", 101)])[0] == "cp_async"
+    assert choose([one("cp_async", 1000), one("tma_tile", 980)])[0] == "cp_async"
+    many = replace(one("tma_tile", 1000), instructions=32.0)
+    assert choose([many, one("cp_async", 990)])[0] == "cp_async"
 
 
 def test_advise_ranks_explains_and_cites():

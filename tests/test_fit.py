@@ -76,7 +76,7 @@ def test_mechanisms_and_variants_that_the_model_is_not_of_are_left_out_and_named
     more = {
         "throughput": renamed(rows["throughput"], "tma_bulk", "bulk_prefetch"),
         "row_shape": renamed(rows["row_shape"], "cp_async", "bulk_prefetch"),
-        "multicast": renamed(rows["multicast"], "tma_tile", "tma_relay"),
+        "multicast_fair": renamed(rows["multicast_fair"], "tma_tile", "tma_relay"),
     }
     policy = more["throughput"].assign(variant=lambda frame: frame["variant"].replace("nc", "ca"))
     more["throughput"] = pd.concat(

@@ -7,9 +7,9 @@ import pytest
 
 from labkernels.errors import NotMeasured
 from labkernels.model import project, validate
-from labkernels.model.advisor import PREFERENCE, gpus, run_ids
+from labkernels.model.advisor import PREFERENCE, Question, advise, gpus, run_ids
 from labkernels.store import Store
-from labkernels.studies.select import latest_run
+from labkernels.studies.select import latest_run, require_rows
 from labkernels.studies.stats import having, where
 
 GPU = gpus()[0]  # as good as any: these tests hold of the others too
@@ -68,6 +68,26 @@ def test_choices_are_of_mechanisms_that_the_model_knows():
 def test_a_gpu_without_rows_or_model_has_no_choices():
     with pytest.raises(NotMeasured, match="No such GPU"):
         validate.all_choices(Store(), "No such GPU")
+
+
+def test_among_ctas_that_share_a_tile_the_model_beats_every_policy():
+    for held_out in (True, False):
+        cells = validate.sharing(Store(), GPU, held_out)
+        assert cells.model.quantile(0.95) <= 1.03 and cells.model.mean() <= 1.01
+        for policy in validate.POLICIES:
+            assert cells[policy].mean() > 1.01 and cells[policy].quantile(0.95) > 1.1
+
+
+def test_out_of_step_the_model_takes_what_multicast_gains():
+    fair = require_rows(Store(), "multicast_fair", GPU)
+    apart = where(fair, lag_cycles=5000, producers=1)
+    for (source, fan_out), rows in apart.groupby(["source", "fan_out"]):
+        rates = rows.groupby("mechanism")["gbps"].median()
+        one = rows.iloc[0]
+        asked = dict(row_bytes=2048, rows=one.tile_bytes // 2048, element_bytes=8, stages=one.stages)
+        asked |= {"cluster": fan_out, "source": source, "pace": "apart", "tensor_mib": 24}
+        taken = advise(Question(**asked), GPU)
+        assert rates[taken.choice] >= 0.98 * rates.max(), (source, fan_out)
 
 
 def test_tiles_handed_over_come_from_everywhere():

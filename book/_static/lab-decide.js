@@ -2,24 +2,32 @@
 (() => {
   const MECHANISMS = {};  // name: what it is, as labkernels/mechanisms.py says; from the page, in order of preference
   const QUEUED = { hbm: ["turn", "memory", "rows", "exchange"], l2: ["turn", "memory", "exchange"], computed: ["turn", "memory", "exchange"] };
-  const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.02;
+  const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
 
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
-  const wayOf = (mechanism, fanOut, source) => {
+  const wayOf = (mechanism, load, share) => {
     const moves = MECHANISMS[mechanism];
     if (moves.by_threads || !moves.touches_global) return mechanism;
-    if (source === "computed" && moves.crosses_ctas) return "round trip";
-    return moves.crosses_ctas ? mechanism : fanOut > 1 ? "tma in a cluster" : "tma";
+    if (load.source === "computed" && moves.crosses_ctas) return "round trip";
+    if (moves.crosses_ctas) return mechanism;
+    return load.fan_out === 1 || load.pace === "apart" ? "tma" : share === "alone" ? "tma by neighbours" : "tma in a cluster";
   };
+  const sharesOf = (mechanism, load) => {
+    const moves = MECHANISMS[mechanism];
+    if (!moves.touches_global || load.source === "computed") return load.tile_bytes % (PIECE_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
+    return load.fan_out > 1 && !moves.by_threads && !moves.crosses_ctas ? ["everyone", "alone"] : [""];
+  };
+  const smsOf = (load, of, share) =>
+    share === "alone" ? Math.floor(of.gpu.sms_at_fan_out_1 / load.fan_out) * load.fan_out : of.gpu[`sms_at_fan_out_${load.fan_out}`];
 
   function handedOver(mechanism, load, of, share) {
-    const moves = MECHANISMS[mechanism], way = of[wayOf(mechanism, load.fan_out, load.source)];
+    const moves = MECHANISMS[mechanism], way = of[wayOf(mechanism, load, share)];
     const tile = load.tile_bytes, others = load.fan_out - 1, atOnce = load.ctas_per_sm;
     const own = share === "slices" ? tile / load.fan_out : tile;
-    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
+    const sms = smsOf(load, of, "");
     const peers = share === "slices" || moves.pushes ? others : 1;
     const found = { issue: way.handshake_cycles + way.peer_cycles * peers };
     if (load.source === "computed" && moves.source !== "cluster") found.issue += own / way.make_bytes_per_cycle;
@@ -47,10 +55,10 @@
   function terms(mechanism, load, of, share) {
     const moves = MECHANISMS[mechanism];
     if (!moves.touches_global || load.source === "computed") return handedOver(mechanism, load, of, share);
-    const way = of[wayOf(mechanism, load.fan_out)], tile = load.tile_bytes;
+    const wayName = wayOf(mechanism, load, share), way = of[wayName], tile = load.tile_bytes;
     const flight = moves.through_registers ? 1 : load.tiles_in_flight;
-    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
-    const inStep = load.fan_out > 1 && load.source === "l2";
+    const sms = smsOf(load, of, share);
+    const inStep = load.fan_out > 1 && load.source === "l2" && wayName !== "tma";
     let turn = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
     let issue = moves.through_registers ? 0 : way.handshake_cycles;
     if (moves.by_threads) {
@@ -63,15 +71,18 @@
       issue += pieces / load.issuers;
     }
     let onceFor = load.fan_out;
-    if (moves.takes_tensor_map && !moves.crosses_ctas && inStep) onceFor = Math.min(onceFor, way.merged_requests);
+    if (wayName === "tma" && load.source === "l2") onceFor = 1;
+    else if (moves.takes_tensor_map && !moves.crosses_ctas && inStep) onceFor = Math.min(onceFor, 1 + (way.merged_per_64_kib * tile * flight) / 65536);
     const rowsLose = load.source === "hbm" && !load.is_dense && moves.by_threads && load.row_bytes < 128;
     const efficiency = rowsLose
       ? of.threads.short_row_share_at_16 * (load.row_bytes / 16) ** of.threads.short_row_exponent
       : 1;
+    const asked = tile * load.ctas_per_sm * sms;
+    const memory = asked / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency;
     const found = {
       turn: turn / flight,
       issue,
-      memory: (tile * load.ctas_per_sm * sms) / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency,
+      memory: wayName === "tma" && load.fan_out > 1 ? Math.max(memory, asked / of.gpu.l2_bytes_per_cycle) : memory,
       ingest: (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
     };
     if (moves.takes_tensor_map) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
@@ -85,19 +96,15 @@
   }
 
   function predict(mechanism, load, of, share = "") {
-    const moves = MECHANISMS[mechanism];
-    if (!share && (!moves.touches_global || load.source === "computed")) {
-      const possible = load.tile_bytes % (PIECE_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
-      return possible.map((one) => predict(mechanism, load, of, one)).reduce((a, b) => (b.cycles < a.cycles ? b : a));
-    }
+    const moves = MECHANISMS[mechanism], possible = sharesOf(mechanism, load);
+    if (!share && possible[0]) return possible.map((one) => predict(mechanism, load, of, one)).reduce((a, b) => (b.gbps > a.gbps ? b : a));
     const found = terms(mechanism, load, of, share), queued = QUEUED[load.source];
     const [waiting, others] = [true, false].map((is) =>
       Object.keys(found).filter((name) => queued.includes(name) === is).map((name) => found[name]));
     const queue = load.source === "hbm" ? "hbm" : "l2";
     const cycles = sum([sum(waiting, of.gpu[`${queue}_queue_sharpness`]), ...others], of.gpu.sharpness);
-    const sms = of.gpu[`sms_at_fan_out_${load.fan_out}`];
-    const gbps = ((load.tile_bytes * load.ctas_per_sm * sms) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
-    const way = of[wayOf(mechanism, load.fan_out, load.source)];
+    const gbps = ((load.tile_bytes * load.ctas_per_sm * smsOf(load, of, share)) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
+    const way = of[wayOf(mechanism, load, share)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
     const instructions = moves.by_threads
       ? Math.max(1, load.tile_bytes / PIECE_BYTES / load.threads)
@@ -207,20 +214,21 @@
     }
     const load = {
       tile_bytes: shape.tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || shape.pitch === q.row_bytes,
-      tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, source: q.source, fan_out: q.cluster,
+      tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, source: q.source, fan_out: q.cluster, pace: q.pace,
       copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1,
       lookups: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0, issuers: q.issuers, compute_cycles: q.compute_cycles,
     };
     const preference = Object.keys(MECHANISMS);
     const ranked = preference.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
     if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
-    ranked.sort((a, b) => a.cycles - b.cycles);
+    ranked.sort((a, b) => b.gbps - a.gbps);
     for (const one of ranked) one.time_us = (shape.tensor * q.cluster) / one.gbps / 1e3;
-    const tied = ranked.filter((one) => one.cycles <= ranked[0].cycles * NO_DIFFERENCE).map((one) => one.mechanism);
+    const tied = ranked.filter((one) => one.gbps >= ranked[0].gbps / NO_DIFFERENCE).map((one) => one.mechanism);
     const place = (one) => preference.indexOf(one.mechanism);
     const choice = ranked.filter((one) => tied.includes(one.mechanism))
-      .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a).mechanism;
-    return { choice, tied, ranked, excluded, ...bestGain(choice, load, of) };
+      .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a);
+    const in_cluster = q.cluster > 1 ? choice.share !== "alone" : null;
+    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(choice.mechanism, load, of) };
   }
 
   const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
@@ -248,7 +256,7 @@
       more.textContent = "";
       try {
         const advice = advise(question(), constants, entries);
-        answer.textContent = advice.choice;
+        answer.textContent = advice.choice + (advice.in_cluster === null ? "" : advice.in_cluster ? ", in a cluster" : ", without a cluster: neighbouring CTAs");
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
           body.append(row([one.share ? `${one.mechanism}, ${one.share}` : one.mechanism, `${number(one.time_us)} µs`, `${number(one.time_us * one.low)} to ${number(one.time_us * one.high)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));

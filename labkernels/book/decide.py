@@ -76,7 +76,7 @@ def typical(gpu: str) -> Table:
         times = {one.mechanism: f"{one.time_us:,.1f}" for one in advice.ranked}
         chosen = next(one for one in advice.ranked if one.mechanism == advice.choice)
         rows.append(
-            {"operand": name, "take": advice.choice}
+            {"operand": name, "take": advice.choice + (", no cluster" if advice.in_cluster is False else "")}
             | {f"{mechanism}, µs": times.get(mechanism, "") for mechanism in PREFERENCE}
             | {"binds": chosen.binding}
         )

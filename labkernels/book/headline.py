@@ -17,6 +17,7 @@ from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.gemm import findings as gemm
 from labkernels.studies.latency import findings as latency
 from labkernels.studies.multicast import findings as multicast
+from labkernels.studies.multicast import whole_gpu
 from labkernels.studies.paged import findings as paged
 from labkernels.studies.stats import SEED, Measured, measured
 
@@ -69,6 +70,9 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple[float | None, 
         "B/clk/SM", "multicast", multicast.multicast_fill_bytes_per_clock_per_sm,
     ),
     "multicast_l2_read_ratio": ("ratio", "cluster_counters", multicast.multicast_l2_read_ratio),
+    "multicast_over_unclustered_whole_gpu": (
+        "ratio", "multicast_fair", whole_gpu.multicast_over_unclustered_whole_gpu,
+    ),
     "dsm_bulk_bytes_per_clock_per_sm": ("B/clk/SM", "dsm", broadcast.dsm_bulk_bytes_per_clock_per_sm),
     "dsm_load_latency_cycles": ("cycles", "cluster_latency", broadcast.dsm_load_latency_cycles),
     "paged_best_over_contiguous": ("ratio", "paged", paged.paged_best_over_contiguous),

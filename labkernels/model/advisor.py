@@ -15,6 +15,7 @@ from labkernels.forms import entry
 from labkernels.legality import Violation, violations
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
+    ALONE,
     IN_CLUSTERS,
     PREFERENCE,
     TERMS,
@@ -29,7 +30,7 @@ from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Ring, round_up
 from labkernels.paths import DATA
 from labkernels.store import Store
 
-NO_DIFFERENCE = 1.02  # predictions nearer to each other than this are no difference: rounds vary as much
+NO_DIFFERENCE = 1.015  # predictions nearer to each other are no difference: half the mean error of a time
 NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
 #: Which answer of the form decides a quantity of the operand.
@@ -55,7 +56,9 @@ class Candidate:
         cycles_per_tile: period of one CTA's ring.
         binding: the largest term.
         terms: cycles of each term.
-        share: of DSM and of computed tiles, whether each CTA brings or makes its part (`slices`) or one all (`leader`).
+        share: of DSM and of computed tiles, whether each CTA brings or makes its part (`slices`) or one all (`leader`);
+            where several CTAs load the same tile for themselves, whether as a cluster (`everyone`) or as neighbours
+            without one (`alone`), whichever is faster.
     """
 
     mechanism: str
@@ -87,8 +90,9 @@ class Advice:
     Attributes:
         gpu: whose constants.
         choice: the mechanism to take.
+        in_cluster: whether to form a cluster for it; None where one CTA alone needs the tile.
         ranked: legal mechanisms, fastest first.
-        no_difference: mechanisms within 2 % of the fastest; the choice is the one with the fewest instructions.
+        no_difference: mechanisms within 1.5 % of the fastest; the choice is the one with the fewest instructions.
         excluded: reasons by mechanism.
         change: what to change in the operand to gain most, in words.
         change_gain: time now over time then; 1 where no single change helps.
@@ -99,6 +103,7 @@ class Advice:
 
     gpu: str
     choice: str
+    in_cluster: bool | None
     ranked: tuple[Candidate, ...]
     no_difference: tuple[str, ...]
     excluded: dict[str, tuple[str, ...]]
@@ -133,7 +138,12 @@ class Question:
     stages: int = entry(4, help="tiles in flight of one CTA", least=1, most=1024)
     ctas_per_sm: int = entry(1, help="CTAs on an SM", least=1, most=32)
     threads: int = entry(128, help="threads of a CTA that copy, where threads copy", least=1, most=1024)
-    cluster: int = entry(1, help="CTAs that need the same tile at the same time", least=1, most=16)
+    cluster: int = entry(1, help="CTAs that need the same tile", least=1, most=16)
+    pace: str = entry(
+        "together",
+        help="whether those CTAs ask for a tile `together` or `apart`, by 1,000 cycles and more",
+        choices=("together", "apart"),
+    )
     tensor_mib: int = entry(256, help="size of the tensor, MiB", least=1, most=MIB)
     source: str = entry(
         "hbm",
@@ -210,6 +220,7 @@ class Question:
             threads=self.threads,
             source=self.source,
             fan_out=self.cluster,
+            pace=self.pace,
             copies=copies or 1,
             lookups=copies,
             issuers=self.issuers,
@@ -238,12 +249,14 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
     found = {name: predict(name, load, of) for name in PREFERENCE if name not in excluded}
     if not found:
         raise BadArgument(_nothing_left(excluded))
-    ranked = sorted(found.values(), key=lambda one: one.cycles_per_tile)
+    ranked = sorted(found.values(), key=lambda one: -one.gbps)
     choice, tied = choose(ranked)
+    in_cluster = found[choice].share != ALONE if question.cluster > 1 else None
     change, gain = best_gain(choice, load, of)
     return Advice(
         gpu,
         choice,
+        in_cluster,
         tuple(_candidate(one, delivered) for one in ranked),
         tied,
         {name: tuple(reason.replace("`", "") for reason in reasons) for name, reasons in excluded.items()},
@@ -271,8 +284,8 @@ def _nothing_left(excluded: dict[str, tuple[str, ...]]) -> str:
 
 def choose(ranked: list[Prediction]) -> tuple[str, tuple[str, ...]]:
     """The mechanism to take and those that do not differ from the fastest, from predictions, fastest first."""
-    bound = ranked[0].cycles_per_tile * NO_DIFFERENCE
-    tied = tuple(one.mechanism for one in ranked if one.cycles_per_tile <= bound)
+    bound = ranked[0].gbps / NO_DIFFERENCE
+    tied = tuple(one.mechanism for one in ranked if one.gbps >= bound)
     fewest = min((one for one in ranked if one.mechanism in tied), key=_effort)
     return fewest.mechanism, tied
 
@@ -428,12 +441,15 @@ def _cited(gpu: str, question: Question, root: Path) -> list[CitedRule]:
 
 def describe(advice: Advice) -> str:
     """The advice as a text of a few lines."""
-    lines = [f"{advice.choice}  ({advice.gpu})"]
+    form = {None: "", True: ", in a cluster", False: ", without a cluster: neighbouring CTAs"}[
+        advice.in_cluster
+    ]
+    lines = [f"{advice.choice}{form}  ({advice.gpu})"]
     if len(advice.no_difference) > 1:
-        lines.append(f"no difference within 2 %: {', '.join(advice.no_difference)}")
+        lines.append(f"no difference within 1.5 %: {', '.join(advice.no_difference)}")
     for one in advice.ranked:
         lines.append(
-            f"  {one.mechanism:14} {one.share:6} {one.time_us:12,.1f} us  [{one.low_us:,.1f}, {one.high_us:,.1f}]  "
+            f"  {one.mechanism:14} {one.share:8} {one.time_us:12,.1f} us  [{one.low_us:,.1f}, {one.high_us:,.1f}]  "
             f"{one.gbps:9,.0f} GB/s  {one.binding}: {TERMS[one.binding]}"
         )
     lines += [f"  {name:14} excluded: {reason}" for name, why in advice.excluded.items() for reason in why]

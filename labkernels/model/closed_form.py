@@ -31,6 +31,8 @@ IN_CLUSTERS = tuple(
     name for name in PREFERENCE if "ring" in AXES[name]
 )  # run with CTAs that need the same tile
 SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
+ALONE = "alone"
+UNICAST = ("everyone", ALONE)  # each CTA loads for itself: those of a cluster, or neighbours without one
 PIECE_BYTES = 16  # of a thread's instruction
 RING_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
 
@@ -65,7 +67,8 @@ class Load:
         ctas_per_sm: CTAs on each SM.
         threads: copying threads of a CTA, where threads copy.
         source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
-        fan_out: CTAs that need the same tile at the same time, a cluster of them.
+        fan_out: CTAs that need the same tile, a cluster of them or neighbours.
+        pace: whether they ask for it `together` or `apart`, by 1,000 cycles and more; multicast keeps them together.
         copies: TMA copies that a tile takes: 1, or those of its pages or rows where each has an index of its own.
         lookups: indices that a tile's copies need; 0 where it has none.
         issuers: warps that share copies and look-ups.
@@ -80,6 +83,7 @@ class Load:
     threads: int = 128
     source: str = "hbm"
     fan_out: int = 1
+    pace: str = "together"
     copies: int = 1
     lookups: int = 0
     issuers: int = 1
@@ -106,7 +110,8 @@ class Prediction:
         low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
         high: 95th percentile.
         instructions: copies and look-ups of a tile that the busiest thread gives.
-        share: of DSM and of computed tiles, the faster of `SHARES`; else empty.
+        share: of DSM and of computed tiles, the faster of `SHARES`; of a tile that several CTAs load for themselves,
+            the faster of `UNICAST`; else empty.
     """
 
     mechanism: str
@@ -124,8 +129,8 @@ class Prediction:
         return max(self.terms, key=self.terms.__getitem__)
 
 
-def way_of(mechanism: str, fan_out: int, source: str = "l2") -> str:
-    """Which constants a mechanism has: TMA is one way, a cluster in step another, as its requests merge.
+def way_of(mechanism: str, fan_out: int, source: str = "l2", share: str = "", pace: str = "together") -> str:
+    """Which constants a mechanism has: TMA is one way, CTAs in step are others, as their requests merge.
 
     A computed tile is stored to L2 before it is multicast: a round trip.
     """
@@ -134,9 +139,26 @@ def way_of(mechanism: str, fan_out: int, source: str = "l2") -> str:
         return mechanism
     if source == "computed" and moves.crosses_ctas:
         return "round trip"
-    if not moves.crosses_ctas:
-        return "tma" if fan_out == 1 else "tma in a cluster"
-    return mechanism
+    if moves.crosses_ctas:
+        return mechanism
+    if fan_out == 1 or pace == "apart":
+        return "tma"
+    return "tma by neighbours" if share == ALONE else "tma in a cluster"
+
+
+def shares_of(mechanism: str, load: Load) -> tuple[str, ...]:
+    """Who may bring the tile, where that makes a difference: all that `predict` chooses from."""
+    moves = MECHANISMS[mechanism]
+    if not moves.touches_global or load.source == "computed":
+        return SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else SHARES[1:]
+    return UNICAST if load.fan_out > 1 and not moves.by_threads and not moves.crosses_ctas else ("",)
+
+
+def sms_of(load: Load, of: Constants, share: str = "") -> float:
+    """SMs at work: clusters leave some idle, neighbours only what their number does not divide."""
+    if share == ALONE:
+        return of["gpu", "sms_at_fan_out_1"] // load.fan_out * load.fan_out
+    return of["gpu", f"sms_at_fan_out_{load.fan_out}"]
 
 
 def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> dict[str, float]:
@@ -146,7 +168,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
         mechanism: a name from `PREFERENCE`.
         load: the operand.
         of: constants of one GPU by way and name.
-        share: of DSM and of computed tiles, one of `SHARES`.
+        share: one of `shares_of`.
 
     Raises:
         KeyError: there are no constants for this mechanism.
@@ -154,13 +176,13 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     moves = MECHANISMS[mechanism]
     if not moves.touches_global or load.source == "computed":
         return _handed_over(mechanism, load, of, share)
-    way = way_of(mechanism, load.fan_out)
+    way = way_of(mechanism, load.fan_out, load.source, share, load.pace)
     tile = load.tile_bytes
     flight = (
         1 if moves.through_registers else load.tiles_in_flight
     )  # one set of registers is waited for at a time
-    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
-    in_step = load.fan_out > 1 and load.source == "l2"
+    sms = sms_of(load, of, share)
+    in_step = load.fan_out > 1 and load.source == "l2" and way != "tma"
     port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
     turn = of[way, f"latency_{load.source}_cycles"] + tile / port
     issue = 0.0 if moves.through_registers else of[way, "handshake_cycles"]
@@ -178,11 +200,15 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
 
     # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
     once_for = float(load.fan_out)
-    if moves.takes_tensor_map and not moves.crosses_ctas and in_step:
-        once_for = min(once_for, of[way, "merged_requests"])
+    if way == "tma" and load.source == "l2":
+        once_for = 1.0
+    elif moves.takes_tensor_map and not moves.crosses_ctas and in_step:
+        once_for = min(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
     efficiency = _row_efficiency(mechanism, load, of)
-    rate = of["gpu", f"{load.source}_bytes_per_cycle"]
-    found["memory"] = tile * load.ctas_per_sm * sms / once_for / rate / efficiency
+    asked = tile * load.ctas_per_sm * sms
+    found["memory"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
+    if way == "tma" and load.fan_out > 1:  # apart, L2 reads for every CTA what HBM brought once
+        found["memory"] = max(found["memory"], asked / of["gpu", "l2_bytes_per_cycle"])
     found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
     if moves.takes_tensor_map:
         found["rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
@@ -196,7 +222,7 @@ def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[
     moves, way = MECHANISMS[mechanism], way_of(mechanism, load.fan_out, load.source)
     tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
     own = tile / load.fan_out if share == "slices" else tile  # what one CTA brings or makes, and passes on
-    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
+    sms = sms_of(load, of)
     # A leader stores once; whoever pulls from a leader waits for one CTA.
     peers = others if share == "slices" or moves.pushes else 1
     found = {"issue": of[way, "handshake_cycles"] + of[way, "peer_cycles"] * peers}
@@ -234,21 +260,23 @@ def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
 
 
 def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
-    """Period, rate and interval of one mechanism; arguments and errors as `terms`, no `share` for the faster one."""
-    moves = MECHANISMS[mechanism]
-    if not share and (not moves.touches_global or load.source == "computed"):
-        possible = SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else ("leader",)
-        return min(
-            (predict(mechanism, load, of, one) for one in possible), key=lambda one: one.cycles_per_tile
-        )
+    """Period, rate and interval of one mechanism; arguments and errors as `terms`, no `share` for the fastest one."""
+    if not share and (possible := shares_of(mechanism, load)) != ("",):
+        return max((predict(mechanism, load, of, one) for one in possible), key=lambda one: one.gbps)
     found = terms(mechanism, load, of, share)
     queued = [term for name, term in found.items() if name in QUEUED[load.source]]
     others = [term for name, term in found.items() if name not in QUEUED[load.source]]
     queue = "hbm" if load.source == "hbm" else "l2"
     period = _sum([_sum(queued, of["gpu", f"{queue}_queue_sharpness"]), *others], of["gpu", "sharpness"])
-    sms = of["gpu", f"sms_at_fan_out_{load.fan_out}"]
-    gbps = load.tile_bytes * load.ctas_per_sm * sms / period * of["gpu", "sm_clock_mhz"] / 1e3
-    way = way_of(mechanism, load.fan_out, load.source)
+    gbps = (
+        load.tile_bytes
+        * load.ctas_per_sm
+        * sms_of(load, of, share)
+        / period
+        * of["gpu", "sm_clock_mhz"]
+        / 1e3
+    )
+    way = way_of(mechanism, load.fan_out, load.source, share, load.pace)
     ratios = of[way, "ratio_p05"], of[way, "ratio_p95"]
     return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load), share)
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pandas as pd
 
-from labkernels.model.closed_form import CROSSING, SHARES, Constants, Load, predict
+from labkernels.model.closed_form import ALONE, CROSSING, SHARES, UNICAST, Constants, Load, predict
 from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import Store
 from labkernels.studies import select
@@ -37,12 +37,12 @@ TABLE = [
 ]
 
 #: Experiments that constants are fitted to or read off.
-EXPERIMENTS = ("throughput", "row_shape", "multicast", "issue", "handover")
+EXPERIMENTS = ("throughput", "row_shape", "multicast_fair", "issue", "handover")
 
 #: What the model is of among streams, by mechanism and variant: cp.async by groups and plain loads, as in the rules.
 STREAMS = (("ldg", "nc"), ("cp_async", "group"), ("tma_bulk", ""), ("tma_tile", "2d"), ("tma_tile", "3d"))
 #: And of rings of clusters, by mechanism and share.
-RINGS = (("tma_tile", "everyone"), *product(CROSSING, SHARES))
+RINGS = (*product(["tma_tile"], UNICAST), *product(CROSSING, SHARES))
 
 Frames = Mapping[str, pd.DataFrame]
 
@@ -67,7 +67,7 @@ def left_out(rows: Frames) -> list[str]:
     for name in {"throughput", "row_shape"} & set(rows):
         others = rows[name][~_among(rows[name], "variant", STREAMS)]
         found |= set((others["mechanism"] + " " + others["variant"]).str.strip())
-    for name in {"multicast", "handover"} & set(rows):
+    for name in {"multicast_fair", "handover"} & set(rows):
         found |= set(rows[name]["mechanism"]) - {mechanism for mechanism, _ in RINGS}
     return sorted(found)
 
@@ -101,7 +101,7 @@ def shapes(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rings(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Rings of clusters, every share by itself (`variant`), of `multicast`, `broadcast` or `handover`.
+    """Rings of clusters, every share by itself (`variant`), of `multicast_fair`, `broadcast` or `handover`.
 
     Rates are from the blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
     """
@@ -115,10 +115,11 @@ def rings(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
 
 
 def fastest_rings(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Rings of clusters as the advisor would run them: by slices or by one CTA, whichever was faster."""
+    """Rings as the advisor would run them: by slices or by one CTA, whichever was faster; neighbours by themselves."""
     table = rings(frame, experiment)
     ring = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
-    return table.loc[table.groupby(ring)["median"].idxmax()]
+    alone = table["variant"].eq(ALONE)
+    return table.loc[table.groupby([*ring, alone.rename("alone")])["median"].idxmax()]
 
 
 def configurations(rows: Frames) -> pd.DataFrame:
@@ -126,17 +127,18 @@ def configurations(rows: Frames) -> pd.DataFrame:
     parts = [
         streams(rows["throughput"]),
         shapes(rows["row_shape"]),
-        fastest_rings(rows["multicast"], "multicast"),
+        fastest_rings(rows["multicast_fair"], "multicast_fair"),
     ]
-    return _divided(pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True))
+    return divided(pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True))
 
 
 def handovers(frame: pd.DataFrame) -> pd.DataFrame:
     """The rings of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
-    return _divided(rings(frame, "handover")[TABLE].reset_index(drop=True))
+    return divided(rings(frame, "handover")[TABLE].reset_index(drop=True))
 
 
-def _divided(table: pd.DataFrame) -> pd.DataFrame:
+def divided(table: pd.DataFrame) -> pd.DataFrame:
+    """Configurations with `held_out`."""
     return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
 
 
@@ -153,7 +155,10 @@ def load_of(row: object) -> Load:
 
 def predicted(table: pd.DataFrame, of: Constants) -> pd.DataFrame:
     """Configurations with `predicted_gbps`, `binding`, and `ratio`: measured cycles over predicted."""
-    found = [predict(row.mechanism, load_of(row), of) for row in table.itertuples(index=False)]
+    found = [
+        predict(row.mechanism, load_of(row), of, row.variant if row.variant in UNICAST else "")
+        for row in table.itertuples(index=False)
+    ]
     return table.assign(
         predicted_gbps=[one.gbps for one in found],
         binding=[one.binding for one in found],

@@ -7,6 +7,7 @@ from labkernels import mechanisms
 from labkernels.model.closed_form import (
     DSM,
     PREFERENCE,
+    UNICAST,
     Constants,
     constants,
     predict,
@@ -42,7 +43,10 @@ OF_WAY = {
         "cycles",
         "a copy's look-up: an index read a batch ahead, handed to the thread that copies",
     ),
-    "merged_requests": ("count", "requests of CTAs in step that L2 answers with one read"),
+    "merged_per_64_kib": (
+        "count",
+        "further requests of CTAs in step that L2 answers with one read, for each 64 KiB that a CTA has in flight",
+    ),
     "peer_cycles": (
         "cycles",
         "further handshake for each other CTA: a command to it, or the wait for its bytes",
@@ -57,7 +61,8 @@ WAYS = {
     "ldg": LATENCY,
     "cp_async": (*LATENCY, "handshake_cycles", "warp_cycles"),
     "tma": (*LATENCY, "handshake_cycles"),
-    "tma in a cluster": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_requests"),
+    "tma in a cluster": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_per_64_kib"),
+    "tma by neighbours": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_per_64_kib"),
     "tma_multicast": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles"),
 }
 PASSED = ("handshake_cycles", "peer_cycles", "latency_l2_cycles", "turn_bytes_per_cycle")
@@ -91,7 +96,7 @@ SHARED = {
 }
 START = {
     "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_bytes_per_cycle": 64.0, "handshake_cycles": 250.0,
-    "ingest_bytes_per_cycle": 80.0, "warp_cycles": 5.0, "merged_requests": 1.8, "sharpness": 5.0,
+    "ingest_bytes_per_cycle": 80.0, "warp_cycles": 5.0, "merged_per_64_kib": 0.4, "sharpness": 5.0,
     "hbm_queue_sharpness": 2.5, "l2_queue_sharpness": 5.0, "hbm_bytes_per_cycle": 2300.0, "l2_bytes_per_cycle": 4400.0,
     "row_cycles": 1.7, "short_row_share_at_16": 0.46, "short_row_exponent": 0.2,
     "peer_cycles": 40.0, "turn_bytes_per_cycle": 30.0, "make_bytes_per_cycle": 40.0, "crossing_bytes_per_cycle": 15.0,
@@ -115,7 +120,7 @@ def _measured(rows: Frames) -> Constants:
         ("gpu", "sms_at_fan_out_1"): float(run["sm_count"]),
         ("gpu", "l2_bytes"): float(run["l2_bytes"]),
     }
-    multicast = rows["multicast"]
+    multicast = rows["multicast_fair"]
     multicast = multicast[multicast["mechanism"].eq("tma_multicast") & multicast["fan_out"].gt(1)]
     for fan_out, ctas in multicast.groupby("fan_out")["ctas"].max().items():
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
@@ -154,7 +159,8 @@ def fit(rows: Frames, progress: Progress = silent) -> tuple[Constants, pd.DataFr
     table, passed = configurations(rows), handovers(rows["handover"])
     neutral = {(way, f"ratio_{q}"): 1.0 for way in (*WAYS, *HANDED_OVER) for q in ("p05", "p95")}
     of = _measured(rows) | neutral
-    loads = table[~table["held_out"]].assign(variant="")
+    loads = table[~table["held_out"]]
+    loads = loads.assign(variant=loads["variant"].where(loads["variant"].isin(UNICAST), ""))
     for part, names in progress(
         [(loads, NAMES), (passed[~passed["held_out"]], HANDED_OVER_NAMES)], "least squares"
     ):
@@ -170,9 +176,8 @@ def fit(rows: Frames, progress: Progress = silent) -> tuple[Constants, pd.DataFr
         )
     best = passed.loc[passed.groupby(["mechanism", *LOAD])["median"].idxmax()]
     tested = pd.concat([part[part["held_out"]] for part in (table, predicted(best, of))], ignore_index=True)
-    ways = [
-        way_of(*key) for key in zip(tested["mechanism"], tested["fan_out"], tested["source"], strict=True)
-    ]
+    keys = (tested[name] for name in ("mechanism", "fan_out", "source", "variant"))
+    ways = [way_of(*key) for key in zip(*keys, strict=True)]
     for name, group in tested.groupby(pd.Series(ways, index=tested.index)):
         of[name, "ratio_p05"], of[name, "ratio_p95"] = (
             float(q) for q in group["ratio"].quantile([0.05, 0.95])

@@ -76,7 +76,7 @@ def terms(store: Store, gpu: str) -> dict[str, str | float]:
         "hbm_queue": f"{of['gpu', 'hbm_queue_sharpness']:.1f}",
         "l2_queue": f"{of['gpu', 'l2_queue_sharpness']:.1f}",
         "sharpness": f"{of['gpu', 'sharpness']:.1f}",
-        "merged": f"{of['tma in a cluster', 'merged_requests']:.1f}",
+        "merged": f"{1 + 3 * of['tma in a cluster', 'merged_per_64_kib']:.1f}",  # 192 KiB in flight
         "handshake": of["tma", "handshake_cycles"],
     }
     for name in ("dsm_bulk", "dsm_load"):

@@ -8,11 +8,12 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, advise, choose
-from labkernels.model.closed_form import DSM, Constants, Load, constants, predict
+from labkernels.model.closed_form import ALONE, DSM, UNICAST, Constants, Load, constants, predict
 from labkernels.model.configurations import (
     CELL,
     LOAD,
     configurations,
+    divided,
     fastest_rings,
     frames,
     predicted,
@@ -23,7 +24,7 @@ from labkernels.studies import select
 from labkernels.studies.paged import findings as paged_findings
 from labkernels.studies.stats import having, spread, where
 
-LOADS = ("throughput", "row_shape", "multicast")  # experiments whose rows are fitted, and held out
+LOADS = ("throughput", "row_shape", "multicast_fair")  # experiments whose rows are fitted, and held out
 SETS = {
     "held out": "microbenchmarks that were not fitted",
     "broadcast": "rings of clusters that share a tile, DSM among them, four stages",
@@ -203,6 +204,53 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+#: Constant policies and a rule of three lines, for CTAs that share a tile: what each takes.
+POLICIES = {
+    "always neighbours": lambda cell: "neighbours",
+    "always multicast": lambda cell: "multicast",
+    "three lines": lambda cell: (
+        "multicast"
+        if cell.source == "l2"
+        and cell.fan_out in (4, 8)
+        and cell.tile_bytes * cell.tiles_in_flight >= 48 * KIB
+        else "neighbours"
+    ),
+}
+
+
+def sharing(store: Store, gpu: str, held_out: bool = True) -> pd.DataFrame:
+    """What CTAs that need the same tile should do: the model's choice beside policies, rings of `multicast_fair`.
+
+    Args:
+        store: the rows.
+        gpu: whose.
+        held_out: only cells that were not fitted.
+
+    Returns:
+        A row for each cell: `CELL`, `best`, and the regret of `model` and of each of `POLICIES`.
+
+    Raises:
+        NotMeasured: no rows of multicast_fair.
+    """
+    rows = fastest_rings(select.require_rows(store, "multicast_fair", gpu), "multicast_fair")
+    table = divided(predicted(rows, _constants(store, gpu)))
+    names = {ALONE: "neighbours", UNICAST[0]: "cluster"}
+    table = table.assign(who=table["variant"].map(names).fillna("multicast"))
+    found = []
+    for cell, ways in table[table["held_out"] | (not held_out)].groupby(CELL):
+        by_who = ways.set_index("who")
+        time = by_who["median"].max() / by_who["median"]
+        told = {"model": by_who["predicted_gbps"].idxmax()}
+        one = ways.iloc[0]
+        told |= {name: take(one) for name, take in POLICIES.items()}
+        found.append(
+            dict(zip(CELL, cell, strict=True))
+            | {"best": time.idxmin()}
+            | {name: time[who] for name, who in told.items()}
+        )
+    return pd.DataFrame(found)
+
+
 def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     """FlashAttention-3's cells: the advisor's choice for K and V beside what its own kernel measured; as `choices`.
 
@@ -282,7 +330,7 @@ def production(gpu: str) -> pd.DataFrame:
 
     Returns:
         Columns `system`, `operand`, `kernel`, `expert`, `advisor`, `no_difference`, `exact` (the same mechanism),
-        `agrees` (the expert's is within 2 % of the advisor's) and `why` it is not.
+        `agrees` (the expert's is within 1.5 % of the advisor's) and `why` it is not.
     """
     loads = Store().read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
     loads = loads[loads["alignment_bytes"].notna() & loads["mechanism"].notna()]
@@ -372,7 +420,7 @@ def explain(row: object, reasons: pd.DataFrame) -> str:
     told = having(reasons, set=row.set, cell=row.cell)["why"]
     if len(told):
         return told.iloc[0]
-    return f"predicted within 2 %, {100 * (row.regret - 1):.1f} % apart" if row.tied else ""
+    return f"predicted within 1.5 %, {100 * (row.regret - 1):.1f} % apart" if row.tied else ""
 
 
 def explanations(store: Store, gpu: str) -> pd.DataFrame:

@@ -30,13 +30,12 @@ WAYS = {
     ("dsm_load", "leader"): "DSM pull from a leader",
 }
 
-PLAIN = {
-    "producers": 1, "consumers": 1, "scope": "default", "arrivers": "lanes", "lag_cycles": 0, "delay_cycles": 0,
-    "hold_cycles": 0,
-}  # fmt: skip
+IN_STEP = {"lag_cycles": 0, "delay_cycles": 0, "hold_cycles": 0}
+PLAIN = {"producers": 1, "consumers": 1, "scope": "default", "arrivers": "lanes", **IN_STEP}
 SLICES = {"mechanism": "tma_multicast", "share": "slices"}
 LEADER = {"mechanism": "tma_multicast", "share": "leader"}
 EVERYONE = {"mechanism": "tma_tile", "share": "everyone"}
+ALONE = {"mechanism": "tma_tile", "share": "alone"}
 LARGE = {"tile_bytes": 32 * KIB, "stages": 6}
 
 
@@ -69,9 +68,11 @@ def ring(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return found
 
 
-def compare(frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], **both: Any) -> Ratio:
-    """Rate of one ring over that of another, paired by round."""
-    return paired(ring(frame, **both, **first), ring(frame, **both, **second), RATE)
+def compare(
+    frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], *, column: str = RATE, **both: Any
+) -> Ratio:
+    """Rate of one ring over that of another, paired by round; `gbps` is that of the whole GPU."""
+    return paired(ring(frame, **both, **first), ring(frame, **both, **second), column)
 
 
 def by_fan_out(parts: Iterable[tuple[int, Ratio]]) -> str:

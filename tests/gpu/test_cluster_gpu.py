@@ -155,13 +155,15 @@ def test_a_multicast_arrives_everywhere_at_about_the_same_time(gpu, memory):
 def test_a_transfer_is_seen_where_it_goes_and_nowhere_else(gpu, memory, spec, cluster):
     from_memory = spec.mechanism.startswith("tma")
     everyone = (1 << cluster) - 1
+    # Loads of one word fall into step with each other where the tries of a barrier do not.
+    grain = 40 if dict(spec.constants).get("completion") == "word" else 20
     for mask in (1, everyone) if from_memory else {2, 1 << cluster - 1}:
         for nbytes in (128, 16 * KIB) if from_memory or spec.mechanism == "dsm_bulk" else (16,):
             seen = sight(gpu, spec, cluster, mask, nbytes, 48, memory.buffer, memory.seed)
             receives = [bool(mask >> rank & 1) for rank in range(cluster)]
             assert np.isfinite(seen.cycles).all(axis=0).tolist() == receives
             assert (seen.cycles[8:, receives] > 100).all() and np.median(seen.cycles[8:, receives]) < 3000
-            assert np.nanmedian(seen.grain_cycles[8:]) <= 20
+            assert np.nanmedian(seen.grain_cycles[8:]) <= grain
             assert len(set(seen.sms)) == cluster
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from labkernels.operand import KIB
 from labkernels.studies.broadcast.findings import PULL, PUSH, PUSH_ALL
-from labkernels.studies.cluster_rows import SLICES, by_fan_out, compare, exchange_rates
+from labkernels.studies.cluster_rows import EVERYONE, SLICES, by_fan_out, compare, exchange_rates
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
@@ -25,15 +25,29 @@ def _over(
 
 @RULES.rule(
     "multicast_beats_dsm",
-    operands="a tile in global memory that 4 CTAs or more need",
-    take="multicast, not DSM",
-    statement="A tile in global memory, 4 CTAs or more: multicast delivers over 3 times what DSM can pass on.",
-    scope=f"24 MiB in L2, {LARGE_RINGS}; both by slices, fan-out 4, 8 and 16",
-    applies_to="source != 'computed' and fan_out >= 4",
+    operands="a tile of 8 KiB or more in global memory that 4 CTAs or more need",
+    take="each loads it, or multicast; not DSM",
+    statement="A tile of 8 or 32 KiB in L2 or HBM that 4 CTAs or more need: load it in each, or multicast it; DSM "
+    "passes on 0.7 of that at most, and 0.3 at 32 KiB from L2.",
+    scope=f"24 MiB in L2, 1 GiB in HBM, tiles of 8 and 32 KiB, {LARGE_RINGS.partition(', ')[2]}; multicast and DSM by "
+    "slices, fan-out 4 and 8",
+    applies_to="source != 'computed' and fan_out >= 4 and tile_bytes >= 8192",
 )
 def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
-    parts = _over(frame, SLICES, PUSH, "l2", 4, 8, 16)
-    return min(ratio.low for _, ratio in parts) > 3, by_fan_out(parts)
+    found = {
+        (source, kib, n, way["mechanism"]): compare(
+            frame, way, PUSH, source=source, tile_bytes=kib * KIB, stages=4, fan_out=n
+        )
+        for source in ("l2", "hbm")
+        for kib in (8, 32)
+        for n in (4, 8)
+        for way in (SLICES, EVERYONE)
+    }
+    large = [ratio for (source, kib, *_), ratio in found.items() if (source, kib) == ("l2", 32)]
+    least, most = (pick(found.values(), key=lambda ratio: ratio.ratio) for pick in (min, max))
+    text = f"over DSM: {least.times()} to {most.times()} in {len(found)} pairs; at 32 KiB from L2 "
+    text += f"{min(ratio.ratio for ratio in large):.2f}× at least"
+    return least.low > 1.43 and min(ratio.low for ratio in large) > 3, text
 
 
 @RULES.rule(
@@ -159,3 +173,23 @@ def _reuse(frame: pd.DataFrame) -> tuple[bool, str]:
     held = {"source": "l2", "fan_out": 4, "tile_bytes": 32 * KIB, "hold_cycles": 4096}
     found = compare(frame, SLICES, PUSH, **held)
     return abs(found.ratio - 1) < 0.03, f"multicast {found.times()} the rate of DSM pushes"
+
+
+@RULES.rule(
+    "async_store",
+    operands="a few bytes for another CTA that waits for them",
+    take="st.async, which counts them on the receiver's barrier",
+    statement="16 bytes for another CTA: st.async makes them visible in 170 cycles, a store and an arrival that "
+    "releases at cluster scope in 500.",
+    scope="clusters of 2 to 16 CTAs, one store at a time, one cluster alone; 8 warps poll, resolution below 20 cycles",
+    experiments=("visibility",),
+)
+def _async_store(frame: pd.DataFrame) -> tuple[bool, str]:
+    by_completion = {
+        name: where(frame, mechanism="dsm_store", completion=name)["cycles_median"]
+        for name in ("async", "release")
+    }
+    quick, slow = by_completion.values()
+    text = f"st.async {quick.min():.0f} to {quick.max():.0f} cycles, "
+    text += f"store and release {slow.min():.0f} to {slow.max():.0f}"
+    return quick.max() < 200 and slow.min() > 450, text

@@ -1,4 +1,4 @@
-"""Charts of multicast: fan-out, the coalescer, lags, what binds at the top, cycles per tile, releases and stages."""
+"""Charts of multicast: fan-out, no cluster, lags, the coalescer, what binds, turn-around, handshake, latency."""
 
 import altair as alt
 import pandas as pd
@@ -6,8 +6,9 @@ import pandas as pd
 from labkernels.charts.grammar import PALETTE, bytes_axis, ceiling
 from labkernels.operand import KIB
 from labkernels.studies.cluster_charts import PICK, bound, fan_out_axis, over, way_color, way_legend, ways
-from labkernels.studies.cluster_rows import LARGE, WAYS
-from labkernels.studies.multicast.findings import FENCES, RELEASES
+from labkernels.studies.cluster_rows import IN_STEP, LARGE, WAYS
+from labkernels.studies.multicast.findings import AT_ONCE, FENCES, RELEASES, WATCHED
+from labkernels.studies.multicast.whole_gpu import RINGS_KIB
 from labkernels.studies.stats import having, where
 
 _SHAPES = {
@@ -15,6 +16,7 @@ _SHAPES = {
 }  # fmt: skip
 _PORT_BYTES_PER_CLOCK = 128  # what an SM writes into its shared memory
 _FAN_OUTS = [1, 2, 4, 8, 16]
+_SHARED = _FAN_OUTS[1:]
 
 
 def fan_out(
@@ -62,7 +64,7 @@ def reads(counted: pd.DataFrame, own: pd.DataFrame, tile_bytes: int) -> alt.Laye
         own: the same of the reader's own run; may have no rows.
         tile_bytes: whose rings of six stages in step are drawn.
     """
-    shape = {"source": "l2", "lag_cycles": 0, "tile_bytes": tile_bytes, "stages": LARGE["stages"]}
+    shape = {"source": "l2", **IN_STEP, "tile_bytes": tile_bytes, "stages": LARGE["stages"]}
     axis = fan_out_axis("Fan-out")
     chart = ways(
         where(counted, **shape),
@@ -79,27 +81,63 @@ def reads(counted: pd.DataFrame, own: pd.DataFrame, tile_bytes: int) -> alt.Laye
     return chart + bound(floor, axis, "floor", "1/fan-out")
 
 
-def lag(table: pd.DataFrame, own: pd.DataFrame, fan_out: int, multicast: float) -> alt.LayerChart:
-    """Unicast of the same tile over the lag between CTAs, under multicast's rate.
+def gains(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
+    """What multicast delivers to the whole GPU over neighbours without a cluster, by shared memory, a line a fan-out.
 
     Args:
-        table: of `findings.lags`.
+        table: of `whole_gpu.gains`.
+        own: the same of the reader's own run; may have no rows.
+        source: whose rows are drawn.
+    """
+    rows = where(table, source=source)
+    scale, title = alt.Scale(domain=[0.6, 1.6]), "Whole GPU: multicast over neighbours"
+    y = alt.Y("ratio:Q", title=title, scale=scale)
+    columns = [
+        "fan_out",
+        "ring_kib",
+        "ratio",
+        "low",
+        "high",
+        "multicast_gbps",
+        "neighbours_gbps",
+        "multicast_ring",
+    ]
+    columns += ["neighbours_ring", "gpu", "run_id"]
+    look = {"title": "Fan-out", "legend": alt.Legend(symbolType="circle", symbolSize=80)}
+    color = alt.Color(
+        "fan_out:N", scale=alt.Scale(domain=_SHARED, range=list(PALETTE[: len(_SHARED)])), **look
+    )
+    axis = alt.Axis(values=list(RINGS_KIB), format="d")
+    x = alt.X(
+        "ring_kib:Q", title="Ring of a CTA, KiB", scale=alt.Scale(type="log", base=2, nice=False), axis=axis
+    )
+    base = alt.Chart(rows[columns]).encode(x=x, color=color)
+    band = base.mark_rule().encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
+    points = base.mark_point(filled=True, size=50).encode(y=y, tooltip=columns)
+    layers = base.mark_line().encode(y=y) + band + over(points, having(own, source=source))
+    return (layers + ceiling(1, "no cluster")).properties(width=280, height=260)
+
+
+def lag(table: pd.DataFrame, own: pd.DataFrame, fan_out: int) -> alt.LayerChart:
+    """Rates of the whole GPU over the lag between CTAs, a line for each way.
+
+    Args:
+        table: of `whole_gpu.out_of_step`.
         own: the same of the reader's own run; may have no rows.
         fan_out: whose rows are drawn.
-        multicast: bytes per clock and SM by multicast, in step.
     """
     axis = alt.X(
         "lag:Q",
         title="Lag of each CTA behind the one before, cycles",
         scale=alt.Scale(type="log", base=10, nice=False),
         axis=alt.Axis(
-            values=[25, 100, 1000, 10000],
+            values=[25, 200, 1000, 5000],
             labelExpr="datum.value == 25 ? '0' : datum.value",
         ),
     )
     rows, mine = where(table, fan_out=fan_out), having(own, fan_out=fan_out)
-    chart = ways(rows, axis, also=["lag_cycles"], own=mine, width=280, height=240)
-    return chart + ceiling(multicast, f"multicast {multicast:.0f}")
+    title = "GB/s, the whole GPU"
+    return ways(rows, axis, y_title=title, also=["lag_cycles", "ctas"], own=mine, width=280, height=240)
 
 
 def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
@@ -160,6 +198,57 @@ def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelM
         return layers.properties(width=280, height=260, title=heading)
 
     return panel("slices", "Multicast") | panel("everyone", "Unicast")
+
+
+def widths(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
+    """Bytes into each SM by how many CTAs one multicast serves, a line for so many clusters at once.
+
+    Args:
+        table: of `findings.widths`.
+        own: the same of the reader's own run; may have no rows.
+    """
+    shape = {"share": "leader"}
+    rows, mine = (
+        one[one["cluster"].eq(one["fan_out"])] for one in (where(table, **shape), having(own, **shape))
+    )
+    columns = ["fan_out", "clusters", "at_once", "median", "p05", "p95", "gpu", "run_id"]
+    title = "Bytes per clock into each SM"
+    y = alt.Y("median:Q", title=title, scale=alt.Scale(domain=[0, 130]))
+    look = {"title": "Clusters", "legend": alt.Legend(symbolType="circle", symbolSize=80, labelLimit=200)}
+    color = alt.Color("at_once:N", scale=alt.Scale(domain=list(AT_ONCE), range=list(PALETTE[:3])), **look)
+    x = alt.X(
+        "fan_out:Q",
+        title="CTAs that one multicast serves",
+        axis=alt.Axis(values=list(range(2, 17, 2)), format="d"),
+    )
+    base = alt.Chart(rows[columns]).encode(x=x, color=color)
+    spread = base.mark_rule().encode(y=alt.Y("p05:Q", title=title), y2="p95:Q")
+    points = base.mark_point(filled=True, size=50).encode(y=y, tooltip=columns)
+    layers = base.mark_line().encode(y=y) + spread + over(points, mine)
+    return (layers + ceiling(_PORT_BYTES_PER_CLOCK, "port of an SM")).properties(width=600, height=260)
+
+
+def arrivals(table: pd.DataFrame, own: pd.DataFrame, cluster: int) -> alt.LayerChart:
+    """Cycles until a copy is visible over its bytes, a line for what is watched.
+
+    Args:
+        table: of `findings.arrivals`.
+        own: the same of the reader's own run; may have no rows.
+        cluster: whose rows are drawn.
+    """
+    rows = where(table, cluster=cluster)
+    columns = ["watched", "transfer_bytes", "median", "p05", "p95", "gpu", "run_id"]
+    y = alt.Y("median:Q", title="Cycles until it is visible", scale=alt.Scale(domain=[250, 800]))
+    names = list(WATCHED.values())
+    look = {
+        "title": None,
+        "legend": alt.Legend(symbolType="circle", symbolSize=80, labelLimit=260, columns=2),
+    }
+    color = alt.Color("watched:N", scale=alt.Scale(domain=names, range=list(PALETTE[: len(names)])), **look)
+    base = alt.Chart(rows[columns]).encode(x=bytes_axis("transfer_bytes", "Copy"), color=color)
+    points = base.mark_point(filled=True, size=40).encode(y=y, tooltip=columns)
+    layers = base.mark_line().encode(y=y) + over(points, having(own, cluster=cluster))
+    return layers.properties(width=280, height=260)
 
 
 def turn(table: pd.DataFrame, own: pd.DataFrame, warps: str) -> alt.LayerChart:

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
-from labkernels.studies.cluster_rows import LARGE, PLAIN, RATE, RING, rates, ways
+from labkernels.studies.cluster_rows import IN_STEP, LARGE, PLAIN, RATE, RING, rates, ways
 from labkernels.studies.stats import Measured, having, measured, spread, where
 
 
@@ -47,15 +48,6 @@ def slot_loops(table: pd.DataFrame) -> pd.DataFrame:
         loop_low=rows["stages"] * rows["tile_bytes"] / rows["p95"],
         loop_high=rows["stages"] * rows["tile_bytes"] / rows["p05"],
     )
-
-
-def lags(multicast: pd.DataFrame) -> pd.DataFrame:
-    """Rates of unicast rings of 32 KiB tiles from L2 by `lag_cycles`; `lag` has a place for 0 on a logarithmic axis."""
-    rows = having(
-        multicast, source="l2", tile_bytes=32 * KIB, stages=4, delay_cycles=0, producers=1, consumers=1
-    )
-    table = rates(rows[rows["share"].isin(["everyone", "alone"])])
-    return table.assign(lag=table["lag_cycles"].clip(lower=25))
 
 
 def _per_tile(table: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +119,7 @@ def traffic(multicast: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
         divided by all SMs of the GPU, and `low` and `high`, the spread of `into_sms`.
     """
     keys = ["mechanism", "share", "source", "fan_out"]
-    read = read_ratios(having(counters, lag_cycles=0, **LARGE))[[*keys, "read"]]
+    read = read_ratios(having(counters, **IN_STEP, **LARGE))[[*keys, "read"]]
     table = rates(having(multicast, **PLAIN, **LARGE)).merge(read, on=keys)
     sms = multicast["sm_count"].max()
     used = table["ctas"] / sms
@@ -144,3 +136,63 @@ def by_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of `crowding`: bytes per clock and SM by clusters at once, `median`, `p05` and `p95` over rounds."""
     table = spread(frame, ["gpu", "run_id", "share", "mechanism", "fan_out", "ctas"], RATE)
     return table.assign(clusters=table["ctas"] // table["fan_out"])
+
+
+#: What is watched until it is visible, by mechanism, whether every CTA of the cluster receives, and quantity.
+WATCHED = {
+    ("tma_tile", False, "arrival"): "one CTA alone",
+    ("tma_tile", True, "last"): "unicast, in step: the last CTA",
+    ("tma_multicast", True, "first"): "multicast: the first CTA",
+    ("tma_multicast", True, "last"): "multicast: the last CTA",
+}
+
+
+def arrivals(visibility: pd.DataFrame) -> pd.DataFrame:
+    """Cycles until a tile from L2 is visible: `median`, `p05`, `p95` over rounds, by `watched`, cluster and bytes."""
+    everyone = visibility["destinations"].eq(visibility["cluster"])
+    keys = zip(visibility["mechanism"], everyone, visibility["quantity"], strict=True)
+    rows = visibility.assign(watched=[WATCHED.get(key, "") for key in keys])
+    keys = ["gpu", "run_id", "watched", "cluster", "transfer_bytes"]
+    return spread(rows[rows["watched"].ne("")], keys, "cycles_median")
+
+
+def later(visibility: pd.DataFrame, cluster: int, transfer_bytes: int) -> Measured:
+    """Cycles by which a multicast is visible in the last CTA of a cluster later than a copy to one CTA is there.
+
+    Args:
+        visibility: rows of one run of experiment visibility.
+        cluster: CTAs that receive.
+        transfer_bytes: of the copy.
+
+    Raises:
+        NotMeasured: it has no such rows.
+    """
+    both = where(visibility, cluster=cluster, transfer_bytes=transfer_bytes)
+    last = where(both, mechanism="tma_multicast", destinations=cluster, quantity="last")
+    alone = where(both, mechanism="tma_tile", destinations=1, quantity="arrival")
+    rounds = [rows.set_index(["run_id", "round"])["cycles_median"] for rows in (last, alone)]
+    both = pd.concat(rounds, axis=1, join="inner", keys=("last", "alone"))
+    if both.empty:
+        raise NotMeasured("no round that both were measured in")
+    return measured(both["last"] - both["alone"])
+
+
+def stores(visibility: pd.DataFrame) -> pd.DataFrame:
+    """Cycles until what one CTA writes is visible in another: `median`, `p05`, `p95` over rounds and receivers."""
+    rows = visibility[visibility["mechanism"].str.startswith("dsm")]
+    return spread(
+        rows, ["gpu", "run_id", "mechanism", "completion", "cluster", "transfer_bytes"], "cycles_median"
+    )
+
+
+#: How many clusters of one width stream at once.
+AT_ONCE = ("one cluster alone", "two", "as many as fit")
+
+
+def widths(wide: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `wide_clusters`: bytes per clock and SM by fan-out, cluster and how many clusters stream, over rounds."""
+    table = spread(wide, ["gpu", "run_id", "share", "mechanism", "fan_out", "cluster", "ctas"], RATE)
+    clusters = table["ctas"] // table["cluster"]
+    return table.assign(
+        clusters=clusters, at_once=clusters.map({1: AT_ONCE[0], 2: AT_ONCE[1]}).fillna(AT_ONCE[2])
+    )

@@ -4,10 +4,16 @@ from typing import Any
 
 import pandas as pd
 
-from labkernels.charts.text import kib, percent, span
+from labkernels.charts.text import kib, percent, span, tbps
 from labkernels.operand import KIB
-from labkernels.studies.cluster_rows import EVERYONE, LARGE, LEADER, SLICES, compare
-from labkernels.studies.multicast.findings import multicast_fill_bytes_per_clock_per_sm
+from labkernels.studies.cluster_rows import EVERYONE, IN_STEP, LARGE, LEADER, SLICES, compare
+from labkernels.studies.multicast.findings import (
+    WATCHED,
+    arrivals,
+    later,
+    multicast_fill_bytes_per_clock_per_sm,
+    stores,
+)
 from labkernels.studies.stats import having, where
 
 _FOUR = {"source": "l2", "tile_bytes": 32 * KIB, "stages": 4}
@@ -69,10 +75,10 @@ def coalescer(counted: pd.DataFrame) -> dict[str, str]:
     """
 
     def read(share: str = "everyone", **wanted: Any) -> float:
-        return _one(counted, "read", **{"source": "l2", "lag_cycles": 0, "share": share, **LARGE, **wanted})
+        return _one(counted, "read", **{"source": "l2", **IN_STEP, "share": share, **LARGE, **wanted})
 
     engine = where(counted, mechanism="tma_multicast")
-    hbm = where(counted, source="hbm", fan_out=8)
+    hbm = where(counted, source="hbm", fan_out=8, **IN_STEP)
     ingest = counted["sm_ingest_bytes"] / counted["bytes_delivered"]
     return {
         "multicast_error": percent((engine["read"] * engine["fan_out"] - 1).abs().max(), 2),
@@ -90,14 +96,86 @@ def coalescer(counted: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def lag(table: pd.DataFrame) -> dict[str, float]:
-    """Unicast out of step, at fan-out 4.
+def whole_gpu(gains: pd.DataFrame) -> dict[str, str]:
+    """Multicast against neighbours without a cluster, the whole GPU counted.
 
     Args:
-        table: of `findings.lags`.
+        gains: of `whole_gpu.gains`.
     """
-    by_lag = where(table, fan_out=4, share="everyone").set_index("lag_cycles")["median"]
-    return {f"lag_{cycles}": by_lag[cycles] for cycles in (0, 200, 1000)}
+    l2, hbm = where(gains, source="l2"), where(gains, source="hbm")
+    four = where(l2, fan_out=4, ring_kib=192).iloc[0]
+    small = where(l2, ring_kib=16)["ratio"]
+
+    def ratio(fan_out: int, ring_kib: int) -> str:
+        return f"{_one(l2, 'ratio', fan_out=fan_out, ring_kib=ring_kib):.2f}"
+
+    return {
+        "whole_4": f"{four['ratio']:.2f}",
+        "whole_4_low": f"{four['low']:.2f}",
+        "whole_4_high": f"{four['high']:.2f}",
+        "whole_4_multicast": tbps(four["multicast_gbps"]),
+        "whole_4_neighbours": tbps(four["neighbours_gbps"]),
+        "whole_4_most": f"{where(l2, fan_out=4)['ratio'].max():.2f}",
+        "whole_8": ratio(8, 192),
+        "whole_2_short": ratio(2, 48),
+        "whole_2_long": ratio(2, 192),
+        "whole_16": ratio(16, 192),
+        "whole_small": span(small, 2),
+        "whole_hbm": span(hbm["ratio"], 2),
+    }
+
+
+def apart(l2: pd.DataFrame, hbm: pd.DataFrame) -> dict[str, str]:
+    """CTAs out of step, the whole GPU counted.
+
+    Args:
+        l2: of `whole_gpu.out_of_step`.
+        hbm: the same from HBM.
+    """
+
+    def rates(table: pd.DataFrame, lag: int) -> pd.DataFrame:
+        return where(table, lag_cycles=lag).pivot_table(index="fan_out", columns="share", values="median")
+
+    step, near, late = (rates(l2, lag) for lag in (0, 200, 1000))
+    over = late["leader"] / late["alone"]
+    from_hbm = rates(hbm, 5000)
+    return {
+        "lag_0": tbps(step.loc[4, "alone"]),
+        "lag_200": tbps(near.loc[4, "alone"]),
+        "lag_1000": tbps(late.loc[4, "alone"]),
+        "apart_4": f"{over[4]:.2f}",
+        "apart_over": span(over, 2),
+        "apart_keeps": percent((late["leader"] / step["leader"]).min()),
+        "apart_hbm": span((from_hbm["leader"] / from_hbm["alone"]).drop(2), 2),
+        "apart_hbm_2": f"{from_hbm['leader'][2] / from_hbm['alone'][2]:.2f}",
+    }
+
+
+def widths(table: pd.DataFrame, requests: pd.DataFrame) -> dict[str, str | float]:
+    """How many CTAs one multicast may serve.
+
+    Args:
+        table: of `findings.widths`.
+        requests: rows of one run of `multicast_requests`.
+    """
+    alone = where(table, clusters=1)
+
+    def at(fan_out: int, cluster: int, share: str = "leader") -> float:
+        return _one(alone, "median", fan_out=fan_out, cluster=cluster, share=share)
+
+    out = requests["coalescer_out_bytes"] * requests["fan_out"] / requests["bytes_delivered"]
+    asked = requests["bytes_delivered"] / requests["fan_out"] / requests["requests"]
+    return {
+        "wide_few": span([at(n, n) for n in (2, 4, 6, 8, 9, 10, 12)]),
+        "wide_14": at(14, 14),
+        "wide_16": at(16, 16),
+        "wide_16_slices": at(16, 16, "slices"),
+        "grouped_8": at(8, 16),
+        "grouped_4": at(4, 16),
+        "wide_request": span(asked),
+        "wide_out": span(out, 2),
+        "wide_replayed": percent((requests["requests_replayed"] / requests["requests"]).max()),
+    }
 
 
 def walls(
@@ -116,7 +194,7 @@ def walls(
     leader = having(table, source="l2", fan_out=4, share="leader", tile_bytes=32 * KIB)
     by_depth = leader.set_index("stages")["median"]
     warps = compare(multicast, _TWO_WARPS, {}, source="l2", fan_out=4, **LARGE, **LEADER)
-    behind = where(counted, source="l2", fan_out=4, share="leader", lag_cycles=0, **LARGE).iloc[0]
+    behind = where(counted, source="l2", fan_out=4, share="leader", **IN_STEP, **LARGE).iloc[0]
     return {
         "l2_4": f"{four['from_l2']:.1f}",
         "l2_8": f"{eight['from_l2']:.1f}",
@@ -156,7 +234,6 @@ def crowd(table: pd.DataFrame) -> dict[str, float]:
         "fifteen_8": at(15, 8),
         "sixty_2": at(60, 2),
         "few_unicast": at(8, 4, "everyone"),
-        "alone_16": at(1, 16),
     }
 
 
@@ -234,21 +311,45 @@ def slots(loops: pd.DataFrame, multicast: pd.DataFrame) -> dict[str, str | float
     }
 
 
-def latency(frame: pd.DataFrame) -> dict[str, str | float]:
-    """One copy alone: to one CTA, to several, and from the first to the last of them.
+def latency(visibility: pd.DataFrame) -> dict[str, str | float]:
+    """One transfer alone: when it is visible in one CTA, in several, and what is between the first and the last.
 
     Args:
-        frame: rows of one run of `cluster_latency`.
+        visibility: rows of one run of `visibility`.
     """
-    two_kib = where(frame, transfer_bytes=2 * KIB)
-    arrivals = where(two_kib, protocol="arrival", cluster=8)
-    several = where(arrivals, mechanism="tma_multicast", destinations=8)["cycles_median"]
-    return {
-        "remote_arrive": where(frame, protocol="remote_arrive")["cycles_median"].median(),
-        "single": _one(arrivals, "cycles_median", mechanism="tma_tile"),
-        "several": f"{several.min():.0f} to {several.max():.0f}",
-        "spread": where(two_kib, protocol="spread")["cycles_median"].max(),
+    table, told = arrivals(visibility), stores(visibility)
+
+    def cycles(watched: str, cluster: int, nbytes: int = 2 * KIB) -> float:
+        return _one(table, "median", watched=watched, cluster=cluster, transfer_bytes=nbytes)
+
+    alone, in_step, _, last = WATCHED.values()
+    skew = where(visibility, quantity="skew", mechanism="tma_multicast")
+    by_size = skew.groupby(["cluster", "transfer_bytes"])["cycles_median"].median()
+    over_step = [
+        cycles(last, n, size) - cycles(in_step, n, size) for n in (8, 16) for size in (128, 2 * KIB, 32 * KIB)
+    ]
+    sixteen = where(told, cluster=16)
+    tma = visibility[visibility["mechanism"].str.startswith("tma")]
+    found = {
+        "single": cycles(alone, 8),
+        "last_8": cycles(last, 8),
+        "last_16": cycles(last, 16),
+        "later_8_large": later(visibility, 8, 32 * KIB).value,
+        "later_16_large": later(visibility, 16, 32 * KIB).value,
+        "over_step": span(over_step),
+        "skew_8": by_size[8, 2 * KIB],
+        "skew_16": by_size[16, 2 * KIB],
+        "skew_16_large": by_size[16, 32 * KIB],
+        "grain": tma["grain_cycles"].max(),
+        "clock_error": visibility["clock_error_cycles"].max(),
     }
+    for name, completion in (
+        ("remote_arrive", "arrival"),
+        ("store_async", "async"),
+        ("store_release", "release"),
+    ):
+        found[name] = _one(sixteen, "median", mechanism="dsm_store", completion=completion)
+    return found
 
 
 def residency(times: pd.DataFrame) -> dict[str, str | float]:

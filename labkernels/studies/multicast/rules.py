@@ -2,63 +2,123 @@
 
 import pandas as pd
 
+from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
-from labkernels.studies.cluster_rows import EVERYONE, LARGE, LEADER, RATE, SLICES, by_fan_out, compare, ring
+from labkernels.studies.cluster_rows import (
+    ALONE,
+    IN_STEP,
+    LARGE,
+    LEADER,
+    SLICES,
+    by_fan_out,
+    compare,
+)
+from labkernels.studies.multicast.findings import later
+from labkernels.studies.multicast.whole_gpu import GBPS, gain, gains
 from labkernels.studies.rule import Rules
-from labkernels.studies.stats import Ratio, paired, where
+from labkernels.studies.stats import Ratio, having, paired, where
 
-RULES = Rules("multicast", "multicast")
+RULES = Rules("multicast", "multicast_fair")
 LARGE_RINGS = "tiles of 32 KiB, 6 stages, one producer and one consumer warp, as many clusters as fit"
+RIVALS = (
+    "time of the whole GPU between events, idle SMs counted; of multicast and of neighbouring CTAs without a cluster "
+    "the best pipeline: tiles of 2 to 32 KiB, 2 to 12 stages, 1, 2 or 4 warps that copy and as many that read"
+)
 
 
-def _over_unicast(frame: pd.DataFrame, source: str, *fan_outs: int) -> list[tuple[int, Ratio]]:
-    """The better share of multicast over the unicast of the same clusters."""
-    found = []
-    for fan_out in fan_outs:
-        both = {"source": source, "fan_out": fan_out, **LARGE}
-        best = max((SLICES, LEADER), key=lambda share: ring(frame, **both, **share)[RATE].median())
-        found.append((fan_out, compare(frame, best, EVERYONE, **both)))
-    return found
+def _gains(frame: pd.DataFrame, fan_outs: tuple[int, ...], *rings_kib: int) -> list[tuple[int, int, Ratio]]:
+    return [
+        (fan_out, kib, gain(where(frame, **IN_STEP), "l2", fan_out, kib))
+        for fan_out in fan_outs
+        for kib in rings_kib
+    ]
+
+
+def _by_ring(parts: list[tuple[int, int, Ratio]]) -> str:
+    return "; ".join(f"fan-out {fan_out}, {kib} KiB: {ratio.times()}" for fan_out, kib, ratio in parts)
 
 
 @RULES.rule(
     "gains_from_l2",
-    operands="a tile of 32 KiB in L2 that 4 or 8 CTAs need",
-    take="multicast",
-    statement="From L2, with tiles of 32 KiB, multicast to 4 or 8 CTAs beats the same cluster's unicast.",
-    scope=f"24 MiB in L2, {LARGE_RINGS}; the better of slices and one CTA that multicasts all",
-    applies_to="source == 'l2' and fan_out >= 4 and fan_out <= 8",
+    operands="a tile in L2 that 4 or 8 CTAs need, 48 KiB or more for its pipeline",
+    take="multicast, in a cluster",
+    statement="From L2, to 4 or 8 CTAs and with 48 KiB or more for the pipeline, multicast delivers a quarter more to "
+    "the whole GPU than neighbouring CTAs without a cluster do in step.",
+    scope=f"24 MiB in L2, in step; {RIVALS}; pipelines of 48, 128 and 192 KiB",
+    applies_to="source == 'l2' and fan_out >= 4 and fan_out <= 8 and bytes_in_flight_per_sm >= 49152",
 )
 def _gains_from_l2(frame: pd.DataFrame) -> tuple[bool, str]:
-    parts = _over_unicast(frame, "l2", 4, 8)
-    return min(ratio.low for _, ratio in parts) > 1.05, by_fan_out(parts)
+    parts = _gains(frame, (4, 8), 48, 128, 192)
+    return min(ratio.ratio for *_, ratio in parts) > 1.25 and min(
+        ratio.low for *_, ratio in parts
+    ) > 1.1, _by_ring(parts)
 
 
 @RULES.rule(
     "nothing_at_two",
-    operands="a tile that two CTAs need",
-    take="each loads it, or multicast: the same",
-    statement="To two CTAs, multicast changes nothing: the coalescer does as much.",
-    scope=f"24 MiB in L2 and 1 GiB in HBM, {LARGE_RINGS}",
-    applies_to="source != 'computed' and fan_out == 2",
+    operands="a tile in L2 that two CTAs need",
+    take="multicast while the pipeline is short, else each loads it",
+    statement="To two CTAs from L2, multicast gains 1.4 times with a pipeline of 48 KiB and nothing from 128 KiB on.",
+    scope=f"24 MiB in L2, in step; {RIVALS}",
+    applies_to="source == 'l2' and fan_out == 2",
 )
 def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
-    parts = [ratio for source in ("l2", "hbm") for _, ratio in _over_unicast(frame, source, 2)]
-    text = "; ".join(f"{name}: {ratio.times()}" for name, ratio in zip(("L2", "HBM"), parts, strict=True))
-    return max(abs(ratio.ratio - 1) for ratio in parts) < 0.03, text
+    parts = _gains(frame, (2,), 48, 128, 192)
+    short, *long = (ratio for *_, ratio in parts)
+    return short.low > 1.35 and max(abs(ratio.ratio - 1) for ratio in long) < 0.03, _by_ring(parts)
+
+
+@RULES.rule(
+    "small_rings",
+    operands="a tile in L2 that several CTAs need, 16 KiB or less for its pipeline",
+    take="no cluster: each loads it",
+    statement="With 16 KiB or less for the pipeline, neighbouring CTAs without a cluster deliver more than multicast "
+    "from L2.",
+    scope=f"24 MiB in L2, in step; {RIVALS}; fan-out 2 to 16",
+    applies_to="source == 'l2' and fan_out > 1 and bytes_in_flight_per_sm <= 16384",
+)
+def _small_rings(frame: pd.DataFrame) -> tuple[bool, str]:
+    parts = _gains(frame, (2, 4, 8, 16), 16)
+    return max(ratio.high for *_, ratio in parts) < 1, _by_ring(parts)
 
 
 @RULES.rule(
     "nothing_from_hbm",
-    operands="a tile in HBM that 4 CTAs or more need in step",
-    take="each loads it, or multicast",
-    statement="From HBM, multicast gains nothing over a cluster whose CTAs load in step.",
-    scope=f"1 GiB in HBM, {LARGE_RINGS}; fan-out 4, 8 and 16",
-    applies_to="source == 'hbm' and fan_out > 2",
+    operands="a tile in HBM that several CTAs need in step",
+    take="no cluster: each loads it",
+    statement="From HBM, multicast gains nothing over neighbouring CTAs without a cluster that load in step.",
+    scope=f"1 GiB in HBM, in step; {RIVALS}; every pipeline that was measured, fan-out 2 to 16",
+    applies_to="source == 'hbm' and fan_out > 1",
 )
 def _nothing_from_hbm(frame: pd.DataFrame) -> tuple[bool, str]:
-    parts = _over_unicast(frame, "hbm", 4, 8, 16)
-    return max(ratio.high for _, ratio in parts) < 1.02, by_fan_out(parts)
+    table = gains(where(frame, source="hbm"))
+    if table.empty:
+        raise NotMeasured("no ring of both from HBM")
+    most, least = table.loc[table["ratio"].idxmax()], table.loc[table["ratio"].idxmin()]
+    text = " to ".join(
+        f"{row['ratio']:.2f}× (fan-out {row['fan_out']}, {row['ring_kib']} KiB)" for row in (least, most)
+    )
+    return table["high"].max() < 1.02, f"{text} in {len(table)} pairs of best pipelines"
+
+
+@RULES.rule(
+    "out_of_step",
+    operands="a tile that CTAs need at different times",
+    take="multicast, which keeps them in step",
+    statement="Where CTAs start 1000 cycles apart, multicast delivers 1.8 times what neighbouring CTAs without a "
+    "cluster do from L2, and 1.2 times from HBM to 4 CTAs or more.",
+    scope=f"24 MiB in L2, 1 GiB in HBM, {LARGE_RINGS}; whole GPU; each CTA of a group starts 1000 cycles after the one "
+    "before; fan-out 2, 4 and 8",
+    applies_to="source != 'computed' and fan_out > 1",
+)
+def _out_of_step(frame: pd.DataFrame) -> tuple[bool, str]:
+    def over(source: str, *fan_outs: int) -> list[tuple[int, Ratio]]:
+        both = {"source": source, "lag_cycles": 1000, **LARGE}
+        return [(n, compare(frame, LEADER, ALONE, column=GBPS, fan_out=n, **both)) for n in fan_outs]
+
+    l2, hbm = over("l2", 2, 4, 8), over("hbm", 4, 8)
+    holds = min(ratio.low for _, ratio in l2) > 1.75 and min(ratio.low for _, ratio in hbm) > 1.15
+    return holds, f"L2: {by_fan_out(l2)}; HBM: {by_fan_out(hbm)}"
 
 
 def _read(frame: pd.DataFrame) -> pd.Series:
@@ -71,13 +131,16 @@ def _read(frame: pd.DataFrame) -> pd.Series:
     operands="a tile that several CTAs need, L2 traffic scarce",
     take="multicast",
     statement="Explicit multicast reads 1/fan-out of what it delivers from L2, whatever the depth, tile or skew.",
-    scope="counters of every multicast launch: fan-out 2 to 16, tiles of 8 and 32 KiB, 2 and 6 stages, L2 and HBM",
+    scope="counters of every multicast launch: fan-out 2 to 16, tiles of 8 and 32 KiB, 2 and 6 stages, L2 and HBM; in "
+    "step, with lags of 100 to 5000 cycles, with a CTA that is late before each copy, with tiles held for 500 cycles",
     experiments=("cluster_counters",),
 )
 def _one_over_fan_out(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(frame, mechanism="tma_multicast")
+    skewed = len(rows) - len(having(rows, **IN_STEP))
     error = (_read(rows) * rows["fan_out"] - 1).abs()
-    return error.max() < 0.05, f"largest deviation from 1/fan-out in {len(rows)} launches: {error.max():.1%}"
+    told = f"largest deviation from 1/fan-out in {len(rows)} launches, {skewed} of them out of step: {error.max():.1%}"
+    return skewed > 0 and error.max() < 0.05, told
 
 
 @RULES.rule(
@@ -90,7 +153,7 @@ def _one_over_fan_out(frame: pd.DataFrame) -> tuple[bool, str]:
     experiments=("cluster_counters",),
 )
 def _neighbours(frame: pd.DataFrame) -> tuple[bool, str]:
-    rows = where(frame, source="l2", fan_out=4, lag_cycles=0, **LARGE)
+    rows = where(frame, source="l2", fan_out=4, **IN_STEP, **LARGE)
     cluster, alone, scattered = (
         _read(where(rows, share=share)).median() for share in ("everyone", "alone", "scattered")
     )
@@ -105,15 +168,22 @@ def _neighbours(frame: pd.DataFrame) -> tuple[bool, str]:
     "lag",
     operands="a tile that several CTAs need at different times",
     take="multicast, or keep them in step",
-    statement="The coalescer asks for step: 1000 cycles of lag from CTA to CTA, and L2 reads every byte again.",
-    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, a cluster of 4 whose CTAs load for themselves",
+    statement="The coalescer asks for step: 1000 cycles of lag from CTA to CTA, and L2 reads 85 % of the bytes again.",
+    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, CTAs that load for themselves, as a cluster and as "
+    "neighbours; every fan-out counted",
     experiments=("cluster_counters",),
 )
 def _lag(frame: pd.DataFrame) -> tuple[bool, str]:
-    rows = where(frame, share="everyone", source="l2", fan_out=4, **LARGE)
-    in_step, late = (_read(where(rows, lag_cycles=cycles)).median() for cycles in (0, 1000))
-    text = f"bytes read from L2 for each delivered: {in_step:.2f} in step, {late:.2f} with 1000 cycles of lag"
-    return in_step < 0.6 and late > 0.9, text
+    rows = where(frame, mechanism="tma_tile", source="l2", delay_cycles=0, hold_cycles=0, **LARGE)
+    rows = rows[rows["share"].ne("scattered") & rows["fan_out"].gt(1)]
+    late = where(rows, lag_cycles=1000)
+    in_step = where(rows, lag_cycles=0)
+    in_step = in_step[in_step["fan_out"].isin(late["fan_out"])]
+    text = (
+        f"bytes read from L2 for each delivered: at most {_read(in_step).max():.2f} in step, at least "
+        f"{_read(late).min():.2f} with 1000 cycles of lag"
+    )
+    return _read(in_step).max() < 0.6 and _read(late).min() > 0.85, text
 
 
 def _handshakes(
@@ -153,31 +223,41 @@ def _one_arrives(frame: pd.DataFrame) -> tuple[bool, str]:
 
 @RULES.rule(
     "two_warps",
-    operands="small multicast tiles",
+    operands="multicast tiles of 8 KiB or less, 6 stages or more",
     take="two producer and two consumer warps",
-    statement="Small tiles want two producer and two consumer warps: half as much again, at least.",
-    scope="24 MiB in L2, multicast by slices, tiles of 8 KiB, 12 stages; fan-out 4 and 16",
+    statement="Tiles of 8 KiB or less in pipelines of 6 stages or more: two producer and two consumer warps multicast "
+    "1.6 times what one of each does.",
+    scope="24 MiB in L2, tiles of 2 to 8 KiB, 6 to 12 stages, by slices and by one CTA, fan-out 2 to 16; with 4 stages "
+    "it is 1.2 to 1.5 times, and unicast gains as much while its tiles have 4 KiB or less",
 )
 def _two_warps(frame: pd.DataFrame) -> tuple[bool, str]:
-    both = {"source": "l2", "tile_bytes": 8 * KIB, "stages": 12, **SLICES}
-    two = {"producers": 2, "consumers": 2}
-    parts = [(fan_out, compare(frame, two, {}, fan_out=fan_out, **both)) for fan_out in (4, 16)]
-    return min(ratio.low for _, ratio in parts) > 1.5, by_fan_out(parts)
+    rows = where(frame, mechanism="tma_multicast", source="l2", **IN_STEP)
+    rows = rows[rows["tile_bytes"].le(8 * KIB) & rows["stages"].ge(6)]
+    parts = [
+        paired(where(ring, producers=2), where(ring, producers=1), "bytes_per_clock_per_sm")
+        for _, ring in rows.groupby(["share", "fan_out", "tile_bytes", "stages"])
+        if {1, 2} <= set(ring["producers"])
+    ]
+    if not parts:
+        raise NotMeasured("no ring of 6 stages with one and with two producers")
+    least, most = (pick(parts, key=lambda ratio: ratio.ratio) for pick in (min, max))
+    return least.low > 1.5, f"{least.times()} to {most.times()} in {len(parts)} pipelines"
 
 
 @RULES.rule(
     "short_slices",
-    operands="a tile whose slice is under 1 KiB",
+    operands="a tile of 16 KiB or less that 16 CTAs need",
     take="one CTA multicasts whole tiles",
-    statement="Slices under 1 KiB lose to unicast; one CTA that multicasts whole tiles does not.",
-    scope="24 MiB in L2, tiles of 8 KiB, 6 stages, one producer and one consumer warp, fan-out 16: slices of 512 bytes",
-    applies_to="fan_out > 1 and slice_bytes < 1024",
+    statement="To 16 CTAs, tiles of 16 KiB or less go out whole from one CTA: sixteen slices bring 0.7 of that.",
+    scope="24 MiB in L2, tiles of 4, 8 and 16 KiB, 6 stages, one producer and one consumer warp; to 8 CTAs slices "
+    "bring 0.9 of it, to 2 and 4 as much",
+    applies_to="fan_out == 16 and tile_bytes <= 16384",
 )
 def _short_slices(frame: pd.DataFrame) -> tuple[bool, str]:
-    both = {"source": "l2", "tile_bytes": 8 * KIB, "stages": 6, "fan_out": 16}
-    sliced, whole = (compare(frame, share, EVERYONE, **both) for share in (SLICES, LEADER))
-    text = f"512 B slices {sliced.times()}, one CTA all {whole.times()} the unicast rate at fan-out 16"
-    return sliced.high < 0.8 and whole.low > 0.93, text
+    both = {"source": "l2", "fan_out": 16, "stages": 6}
+    parts = [(kib, compare(frame, SLICES, LEADER, tile_bytes=kib * KIB, **both)) for kib in (4, 8, 16)]
+    text = "; ".join(f"{kib} KiB: {ratio.times()}" for kib, ratio in parts)
+    return max(ratio.high for _, ratio in parts) < 0.8, text
 
 
 @RULES.rule(
@@ -222,3 +302,42 @@ def _few_streams(frame: pd.DataFrame) -> tuple[bool, str]:
         f"clusters of {fan_out} over {fan_out // 2}: {ratio.times()}" for fan_out, ratio in parts
     )
     return min(ratio.low for _, ratio in parts) > 1.05, f"{all_at_work['ctas'].iloc[0]} CTAs, {text}"
+
+
+@RULES.rule(
+    "up_to_twelve",
+    operands="a tile in L2 that more than 12 CTAs need",
+    take="multicast to 8 or 12, twice",
+    statement="A multicast to 16 CTAs brings each at least a tenth less than one to 8 or 12, even alone on the GPU.",
+    scope=f"24 MiB in L2, one cluster alone, one CTA that multicasts all; {LARGE_RINGS.rpartition(', ')[0]}",
+    experiments=("wide_clusters",),
+    applies_to="source == 'l2' and fan_out > 8",
+)
+def _up_to_twelve(frame: pd.DataFrame) -> tuple[bool, str]:
+    alone = where(frame, **LEADER)
+    alone = alone[alone["ctas"].eq(alone["cluster"]) & alone["cluster"].eq(alone["fan_out"])]
+    parts = [(n, compare(alone, {"fan_out": n}, {"fan_out": 8})) for n in (12, 16)]
+    (_, twelve), (_, sixteen) = parts
+    return twelve.low > 0.97 and sixteen.high < 0.93, f"over clusters of 8: {by_fan_out(parts)}"
+
+
+@RULES.rule(
+    "multicast_latency",
+    operands="a tile in L2 whose latency counts",
+    take="multicast, if the CTAs share it",
+    statement="A multicast of up to 16 KiB from L2 is visible in the last of 8 CTAs 50 cycles later than a copy is in "
+    "one CTA alone, at most; in the last of 16, 90.",
+    scope="one cluster alone, one copy at a time, 128 bytes, 2 and 16 KiB; 8 warps poll, resolution below 20 cycles",
+    experiments=("visibility",),
+)
+def _multicast_latency(frame: pd.DataFrame) -> tuple[bool, str]:
+    found = {
+        (cluster, nbytes): later(frame, cluster, nbytes)
+        for cluster in (8, 16)
+        for nbytes in (128, 2 * KIB, 16 * KIB)
+    }
+    text = "; ".join(
+        f"{cluster} CTAs, {nbytes} B: {one.value:.0f} cycles ({one.low:.0f} to {one.high:.0f})"
+        for (cluster, nbytes), one in found.items()
+    )
+    return all(one.high < {8: 50, 16: 90}[cluster] for (cluster, _), one in found.items()), text
