@@ -43,7 +43,7 @@ $(STAMP): requirements.txt constraints.txt constraints-$(CUDA).txt pyproject.tom
 	sed 's/\[cu12\]/[$(CUDA)]/' requirements.txt > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools wheel
 	$(BIN)/python -m pip install --quiet -r $(VENV)/requirements.txt -c constraints-$(CUDA).txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@mkdir -p $(VENV)/etc/ipython  # kernels of notebooks would each warn that they talk over TCP on this machine
 	@echo 'get_config().IPKernelApp.log_level = "ERROR"' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	touch $@

@@ -9,10 +9,10 @@ import ptx_samples as ptx
 import pytest
 
 from labkernels.cli import main
-from labkernels.commands import progress
 from labkernels.kernels import registry, sass
 from labkernels.kernels.build import assemble
 from labkernels.production import census, containers, flash_names
+from labkernels.protocols import progress
 
 
 def run(capsys, *arguments):

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -255,3 +256,12 @@ def test_clean_leaves_nothing_that_git_ignores_but_the_readers_own(makefile):
     removed = set(makefile("clean").split())
     ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()}
     assert ignored - removed == {"/runs", "__pycache__", ".ipynb_checkpoints"}
+
+
+def test_ci_runs_every_python_and_cuda_that_readme_promises():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf8"))
+    legs = workflow["jobs"]["test"]["strategy"]["matrix"]["include"]
+    assert {leg["python"] for leg in legs} == {"3.11", "3.12", "3.13", "3.14"}
+    assert "(3.11 to 3.14)" in (ROOT / "README.md").read_text("utf8")
+    assert {leg["cuda"] for leg in legs} == {"cu12", "cu13"}
+    assert all("test" in leg["targets"].split() for leg in legs)

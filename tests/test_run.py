@@ -94,7 +94,7 @@ def lab(monkeypatch):
     monkeypatch.setattr(runner, "Gpu", lambda: SimpleNamespace(board=None))
     monkeypatch.setattr(runner, "Monitor", Monitor)
     monkeypatch.setattr(runner, "describe", lambda gpu: {})
-    monkeypatch.setattr("labkernels.store.Store", lambda *_: shelf)
+    monkeypatch.setattr("labkernels.commands.measure.Store", lambda *_: shelf)
 
     def put(*made):
         experiments.update({one.name: one for one in made})

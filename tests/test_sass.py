@@ -130,3 +130,14 @@ def test_damage_is_named(damaged):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(sass.DisassemblyError, match="absent"):
         sass.disassemble(tmp_path / "absent.cubin")
+
+
+def test_a_comment_behind_many_blanks_takes_no_longer_to_read_than_any_line():
+    text = (
+        "\t.type\tk,@function\nk:\n        /*0130*/                   STL [R1+0x250], R17"
+        + " " * 20_000  # a pattern that tries every blank would not come back
+        + '(*"SpillRefill"*);\n        /*0140*/              @!P0 BRA `(.L_x_1) ;\n'
+    )
+    first, second = sass._parse(text)["k"].instructions
+    assert first.registers == ["R1", "R17"]
+    assert (second.predicate, second.opcode, second.operands) == ("@!P0", "BRA", "`(.L_x_1)")

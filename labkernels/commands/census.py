@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from labkernels.commands import Answer, Option, option, printable
-from labkernels.commands.progress import track
 from labkernels.errors import BadArgument
 from labkernels.mechanisms import MECHANISMS
 from labkernels.production.census import COUNTED, OF_KERNEL, KernelCensus, census, rows
+from labkernels.protocols.progress import track
 
 
 def options() -> Iterator[Option]:

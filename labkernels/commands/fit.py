@@ -5,9 +5,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from labkernels.commands import GPU, UPDATES, Answer, Option
-from labkernels.commands.progress import track
 from labkernels.errors import LabError
 from labkernels.model.fit import save
+from labkernels.protocols.progress import track
 from labkernels.store import Store
 from labkernels.studies import select
 

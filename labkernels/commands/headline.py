@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from labkernels.book.headline import Figure, headline
 from labkernels.commands import READS, Answer, Option
-from labkernels.commands.progress import track
+from labkernels.protocols.progress import track
 from labkernels.store import Store
 
 

@@ -4,10 +4,10 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from labkernels.commands import Answer, Option, option
-from labkernels.commands.progress import track
 from labkernels.kernels.build import assemble_all
 from labkernels.kernels.registry import kernels
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
+from labkernels.protocols.progress import track
 
 
 def options() -> Iterator[Option]:

@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from labkernels.commands import GPU, READS, Answer, Option
-from labkernels.commands.progress import track
+from labkernels.protocols.progress import track
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.rules import judge

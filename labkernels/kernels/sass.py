@@ -323,7 +323,7 @@ def reachable(functions: dict[str, Function], name: str) -> list[Function]:
     return list(seen.values())
 
 
-_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@\S+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?$")
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@\S+\s+)?([A-Z][\w.]*)(.*)")
 _LABEL = re.compile(r"(\S+):$")
 _TYPE = re.compile(r"\s*\.type\s+(.+),@function$")
 _ARCH = re.compile(r"EF_CUDA_SM(\d+)|^\s*\.target\s+sm_(\d+)", re.MULTILINE)
@@ -344,7 +344,8 @@ def _parse(text: str) -> dict[str, Function]:
             address = int(match[1], 16)
             labels.update(dict.fromkeys(pending, address))
             pending.clear()
-            current.append(Instruction(address, (match[2] or "").strip(), match[3], match[4]))
+            operands = match[4].rstrip(" }").removesuffix(";").strip()
+            current.append(Instruction(address, (match[2] or "").strip(), match[3], operands))
         elif match := _LABEL.match(line):
             if match[1].startswith(".L_"):
                 pending.append(match[1])

@@ -1,30 +1,22 @@
 """Run an experiment on this machine's GPU and store it with its environment."""
 
 import os
-import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-
-from tqdm.auto import tqdm
 
 from labkernels.device import Gpu
 from labkernels.device.board import Monitor
 from labkernels.device.environment import describe
 from labkernels.errors import LabError, NoGpu, NotInstalled
 from labkernels.kernels.build import SANITIZER
-from labkernels.protocols.experiment import Item
+from labkernels.protocols.progress import track
 from labkernels.store import Store, new_run_id
 from labkernels.store.provenance import digest
 from labkernels.studies.experiments import experiment, studies
-
-
-def bar(items: Iterable[Item], what: str) -> Iterable[Item]:
-    """A progress bar on stderr, with the time left."""
-    return tqdm(items, desc=what, file=sys.stderr, leave=False)
 
 
 class BadParameter(LabError, ValueError):
@@ -105,7 +97,7 @@ def run(
     record |= describe(gpu)  # before minutes of measuring, since this can fail
     began = time.monotonic()
     with Monitor(gpu.board) as monitor:
-        result = one.measure(gpu, parameters, bar)
+        result = one.measure(gpu, parameters, track)
     if set(result.tables) != set(one.tables):
         raise WrongTables(
             f"{name} filled {', '.join(sorted(result.tables))}, but names {', '.join(sorted(one.tables))}: "

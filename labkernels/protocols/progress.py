@@ -2,10 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sized
 
-Item = TypeVar("Item")
+from labkernels.protocols.experiment import Item
 
 INTERVAL_S = 10.0
 
@@ -24,6 +23,7 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
         yield from tqdm(items, desc=what, total=total, leave=False)
         return
     told = time.monotonic()
+    total = total or (len(items) if isinstance(items, Sized) else None)
     of = f" of {total}" if total else ""
     for number, item in enumerate(items):
         if time.monotonic() - told >= INTERVAL_S:
