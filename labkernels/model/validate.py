@@ -204,11 +204,11 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-#: Constant policies and a rule of three lines, for CTAs that share a tile: what each takes.
+#: Constant policies and a rule of one line, for CTAs that share a tile: what each takes.
 POLICIES = {
     "always neighbours": lambda cell: "neighbours",
     "always multicast": lambda cell: "multicast",
-    "three lines": lambda cell: (
+    "one line": lambda cell: (
         "multicast"
         if cell.source == "l2"
         and cell.fan_out in (4, 8)
