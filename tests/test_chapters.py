@@ -191,7 +191,9 @@ def test_a_chapter_measures_and_draws_what_it_measured(name, stored, tmp_path, m
 def test_what_another_gpu_measured_is_nowhere_said_of_the_first(name, tmp_path, monkeypatch):
     shutil.copytree(DATA, tmp_path / "data", copy_function=os.link)
     store, first = Store(tmp_path / "data"), select.gpus(Store())[-1]
-    for measured in ("throughput", "row_shape", "l2_footprint", "stream_counters", "latency", "issue"):
+    streams = ("throughput", "row_shape", "l2_footprint", "stream_counters")
+    at_equal_cost = ("pipelines", "plain_loads", "pipeline_counters")
+    for measured in (*streams, *at_equal_cost, "latency", "issue", "issue_inline"):
         stand_in(Store(), [])(measured, "full", store)
     done = execute(CHAPTERS[name], monkeypatch, gpu="GPU of a test", data_dir=str(store.root))
     assert "GPU of a test" in f"{done.said} {[chart.to_dict() for chart in done.charts]}"

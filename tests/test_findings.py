@@ -95,16 +95,6 @@ def test_a_slope_is_that_of_one_kind_of_train():
     assert latency.issue_slope_cycles(trains, "tma_bulk", 128, per_copy="wait") == 150
 
 
-def test_ratios_are_paired():
-    ratio = findings.compare(rows(CROSSING), "hbm", "tma_tile", "cp_async", 8 * KIB)
-    assert ratio.ratio == pytest.approx(0.95) and ratio.high < 0.96 and ratio.differs
-
-
-def test_the_crossover_lies_between_the_points_where_the_lead_changes():
-    found = findings.overtaking(rows(CROSSING), "hbm", "cp_async", ("tma_bulk", "tma_tile"))
-    assert 8 * KIB < found.low <= found.x <= found.high < 16 * KIB and found.leader == "b"
-
-
 def test_cycles_per_tile():
     table = findings.rates(rows({"tma_tile": {4 * KIB: 100}}))
     cycles = findings.with_cycles_per_tile(table, 132, 2000).cycles_per_tile.iloc[0]

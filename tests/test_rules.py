@@ -120,8 +120,10 @@ def test_rows_that_lack_what_a_rule_asks_for_are_never_anything_but_not_measured
 BENT = [
     ("enough_in_flight", "gbps", 0.5, "bytes_in_flight_per_sm == 65536"),
     ("cp_async_with_little_in_flight", "gbps", 0.5, "mechanism == 'cp_async'"),
-    ("no_difference_beyond_64_kib", "gbps", 0.9, "mechanism == 'tma_tile'"),
-    ("registers_stay_behind", "gbps", 2, "mechanism == 'ldg'"),
+    ("equal_shared_memory", "gbps", 0.9, "mechanism == 'cp_async'"),
+    ("no_difference_beyond_64_kib", "gbps", 0.98, "mechanism == 'cp_async'"),
+    ("plain_loads_keep_up", "gbps", 0.95, "mechanism == 'ldg'"),
+    ("warps_for_small_tiles", "gbps", 0.5, "producer_warps == 4"),
     ("promote_short_rows", "gbps", 0.5, "l2_promotion_bytes == 128"),
     ("no_premium_into_shared_memory", "cycles_median", 1.1, "mechanism == 'tma_bulk'"),
     ("issue_pays_from_2_kib", "cycles_median", 4, "mechanism == 'tma_tile'"),

@@ -9,11 +9,13 @@ import pandas as pd
 from labkernels.errors import NotMeasured
 from labkernels.model import validate
 from labkernels.model.configurations import frames, left_out
+from labkernels.operand import KIB
 from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.crossover import findings as crossover
+from labkernels.studies.crossover import prices
 from labkernels.studies.gemm import findings as gemm
 from labkernels.studies.latency import findings as latency
 from labkernels.studies.multicast import findings as multicast
@@ -50,9 +52,20 @@ def _tma_premium(frame: pd.DataFrame) -> tuple[float, float, float]:
     return all_three[1], min(all_three), max(all_three)
 
 
-def _crossover(frame: pd.DataFrame) -> tuple[float | None, float, float | None]:
-    found = crossover.overtaking(frame, "hbm", "cp_async", ("tma_bulk", "tma_tile"))
-    return found.x, found.low, found.high if np.isfinite(found.high) else None
+def _from_l2(**equal: object) -> Callable[[pd.DataFrame], tuple[float, float, float]]:
+    return lambda frame: (prices.from_l2_itself(frame, **equal),) * 3
+
+
+def _crossover(frame: pd.DataFrame) -> tuple[float | None, float | None, float | None, str]:
+    found = prices.overtaking(frame, "hbm")
+    if found.x is None:
+        return (
+            None,
+            None,
+            None,
+            "TMA never leads by more than 1 %" if found.leader == "a" else "TMA leads throughout",
+        )
+    return found.x, found.low, found.high if np.isfinite(found.high) else None, ""
 
 
 def _regret(frame: pd.DataFrame) -> tuple[float, float, float]:
@@ -60,12 +73,24 @@ def _regret(frame: pd.DataFrame) -> tuple[float, float, float]:
     return regret.mean, 1.0, regret.worst
 
 
-#: Unit of each figure, the experiment it is of, and value and interval from that experiment's rows.
-OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple[float | None, float, float | None]]]] = {
+#: Unit of each figure, the experiment it is of, and from that experiment's rows value, interval and, of some, a note.
+OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "hbm_read_gbps": ("GB/s", "throughput", _read_gbps("hbm")),
     "l2_read_gbps": ("GB/s", "throughput", _read_gbps("l2")),
+    "l2_read_share_from_l2": ("ratio", "stream_counters", _from_l2()),
+    "ldg_hbm_read_gbps_at_32_kib": ("GB/s", "plain_loads", lambda frame: prices.plain_loads(frame, "hbm")),
+    "ldg_l2_read_gbps_at_32_kib": ("GB/s", "plain_loads", lambda frame: prices.plain_loads(frame, "l2")),
+    "ldg_l2_read_share_from_l2": (
+        "ratio", "pipeline_counters", _from_l2(mechanism="ldg", bytes_in_flight_per_sm=32 * KIB),
+    ),
+    "tma_over_cp_async_same_pipeline": (
+        "ratio", "pipelines", lambda frame: prices.over_cells(prices.same_pipeline(frame, "hbm")),
+    ),
+    "tma_over_cp_async_equal_shared_bytes": (
+        "ratio", "pipelines", lambda frame: prices.over_cells(prices.at_equal(frame, "hbm", prices.SHARED)),
+    ),
     "tma_latency_premium_cycles": ("cycles", "latency", _tma_premium),
-    "crossover_bytes_in_flight_per_sm": ("bytes per SM", "throughput", _crossover),
+    "crossover_bytes_in_flight_per_sm": ("bytes per SM", "pipelines", _crossover),
     "multicast_fill_bytes_per_clock_per_sm": (
         "B/clk/SM", "multicast", multicast.multicast_fill_bytes_per_clock_per_sm,
     ),
@@ -92,10 +117,10 @@ def _of_rows(store: Store, gpu: str, name: str) -> Figure:
     unit, experiment, find = OF_ROWS[name]
     try:
         frame = select.require_rows(store, experiment, gpu)
-        value, low, high = find(frame)
+        value, low, high, *note = find(frame)
     except NotMeasured as missing:
         return Figure(None, unit, note=str(missing))
-    return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]))
+    return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]), *note)
 
 
 def _of_advisor(store: Store, gpu: str) -> dict[str, Figure]:

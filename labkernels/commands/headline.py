@@ -35,9 +35,13 @@ def run(arguments: Namespace) -> Answer:
     return Answer(value, "\n".join(lines), notes=tuple(sorted(without)))
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
+
+
 def _line(name: str, figure: Figure) -> str:
-    missing = ": ".join(filter(None, ("not measured", figure.note)))
-    text = missing if figure.value is None else f"{figure.value:,.4g} {figure.unit}"
-    high = "open" if figure.high is None else f"{figure.high:,.4g}"
-    interval = f"  [{figure.low:,.4g}, {high}]" if figure.low is not None else ""
+    missing = ": ".join(filter(None, ("none" if figure.run_id else "not measured", figure.note)))
+    text = missing if figure.value is None else f"{_number(figure.value)} {figure.unit}"
+    high = "open" if figure.high is None else _number(figure.high)
+    interval = f"  [{_number(figure.low)}, {high}]" if figure.low is not None else ""
     return f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip()

@@ -50,6 +50,10 @@ class Ratio(NamedTuple):
         """Whether the interval leaves out 1; if not, the report is «no difference»."""
         return not self.low <= 1 <= self.high
 
+    def within(self, margin: float) -> bool:
+        """Whether the interval lies within 1 ± the margin: a test of equality, where «no difference» is claimed."""
+        return 1 - margin <= self.low and self.high <= 1 + margin
+
     @property
     def inverse(self) -> Ratio:
         """The second over the first."""

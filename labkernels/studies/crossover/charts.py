@@ -6,8 +6,11 @@ import pandas as pd
 from labkernels.charts import grammar as charts
 from labkernels.operand import KIB, MIB
 
-_IN_FLIGHT = ("bytes_in_flight_per_sm", "Bytes in flight per SM")
-_CONFIGURATION = ("variant", "tile_bytes", "stages", "ctas_per_sm", "threads")
+_PRICES = {
+    "bytes_in_flight_per_sm": "Bytes in flight per SM",
+    "shared_bytes_per_sm": "Shared memory taken per SM, bytes",
+}
+_CELL = ("kernel", "tile_bytes", "stages", "ctas_per_sm", "threads")
 _INTO_SHARED = "GB/s into shared memory"
 _DASHED = {"strokeDash": [3, 3], "color": "currentColor"}
 
@@ -15,22 +18,24 @@ _DASHED = {"strokeDash": [3, 3], "color": "currentColor"}
 def bandwidth(
     table: pd.DataFrame,
     ceiling: alt.LayerChart | None,
+    price: str = "bytes_in_flight_per_sm",
     *,
     y_title: str = _INTO_SHARED,
     published: pd.DataFrame | None = None,
     own: pd.DataFrame | None = None,
 ) -> alt.LayerChart:
-    """Bandwidth over bytes in flight, a line for each mechanism.
+    """Bandwidth over bytes in flight or shared memory taken, a line for each mechanism.
 
     Args:
-        table: of `findings.frontier`, rows of one source.
+        table: of `prices.frontier`, rows of one source.
         ceiling: the bound, where one is known.
+        price: the column of the x axis.
         y_title: with its unit.
         published: rows of table `published` with a rate over bytes in flight.
-        own: the reader's own rows, of `findings.frontier`.
+        own: the reader's own rows, of `prices.frontier`.
     """
-    x = charts.bytes_axis(*_IN_FLIGHT)
-    chart = charts.band_and_line(table, x, y_title=y_title, also=_CONFIGURATION)
+    x = charts.bytes_axis(price, _PRICES[price])
+    chart = charts.band_and_line(table, x, y_title=y_title, also=_CELL)
     if ceiling is not None:
         chart += ceiling
     if published is not None:
@@ -59,23 +64,83 @@ def footprints(table: pd.DataFrame, l2_bytes: int, own: pd.DataFrame) -> alt.Lay
 
 
 def ratios(table: pd.DataFrame) -> alt.FacetChart:
-    """A ratio of bandwidths over bytes in flight with its interval, a panel for each source.
+    """TMA over cp.async with its interval, a panel for each source and price.
 
     Args:
-        table: of `findings.ratios_by_size`.
+        table: of `prices.panels`.
     """
-    named = table.assign(source=table["source"].map({"hbm": "HBM", "l2": "L2"}))
     panel = charts.band_and_line(
-        named,
-        charts.bytes_axis(*_IN_FLIGHT),
+        table,
+        charts.bytes_axis("bytes", "Bytes per SM"),
         median="ratio",
         low="low",
         high="high",
-        y_title="TMA tile ÷ cp.async",
-        y_scale=alt.Scale(domain=[0.75, 1.1]),
-        also=["source"],
-    ).properties(width=270, height=220)
-    return panel.facet(column=alt.Column("source:N", title=None))
+        y_title="TMA ÷ cp.async",
+        y_scale=alt.Scale(domain=[0.6, 1.1]),
+        also=["panel", "first", "second"],
+    ).properties(width=270, height=180)
+    return panel.facet(facet=alt.Facet("panel:N", title=None), columns=2)
+
+
+def same_pipeline(table: pd.DataFrame) -> alt.FacetChart:
+    """TMA over cp.async in the same pipeline over its stages, a panel for each tile, a colour for the warps.
+
+    Args:
+        table: of `prices.same_pipeline`, one CTA per SM.
+    """
+    shown = table.assign(
+        tile=table["tile_bytes"].map(charts.bytes_label),
+        pairs=table["warps"].map(lambda warps: f"{warps} + {warps}"),
+    ).drop(columns="equal")
+    base = alt.Chart(shown).encode(
+        x=alt.X("stages:Q", title="Stages"),
+        color=alt.Color("pairs:N", title="Producer + consumer warps"),
+        tooltip=[
+            "tile",
+            "stages",
+            "pairs",
+            alt.Tooltip("ratio:Q", format=".3f"),
+            "low",
+            "high",
+            "gpu",
+            "run_id",
+        ],
+    )
+    scale = alt.Scale(domain=[0.96, 1.08])
+    bars = base.mark_rule(strokeWidth=3, opacity=0.35).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")
+    points = base.mark_point(filled=True, size=40).encode(
+        y=alt.Y("ratio:Q", title="TMA ÷ cp.async", scale=scale)
+    )
+    panel = alt.layer(bars, points).properties(width=180, height=200)
+    sizes = [charts.bytes_label(size) for size in sorted(table["tile_bytes"].unique())]
+    return panel.facet(column=alt.Column("tile:N", title="Tile", sort=sizes))
+
+
+def plain_loads(table: pd.DataFrame) -> alt.FacetChart:
+    """The fastest plain loads over bytes in flight, a panel for each source, a line for each form.
+
+    Args:
+        table: of `numbers.forms_of_loads`.
+    """
+    x = charts.bytes_axis("bytes_in_flight_per_sm", _PRICES["bytes_in_flight_per_sm"])
+    base = alt.Chart(table).encode(
+        x=x,
+        y=alt.Y("median:Q", title="GB/s"),
+        color=alt.Color("form:N", title="Form", sort=list(table["form"].unique())),
+        tooltip=[
+            "form",
+            "kernel",
+            "threads",
+            "ctas_per_sm",
+            alt.Tooltip("median:Q", format=",.0f"),
+            "gpu",
+            "run_id",
+        ],
+    )
+    panel = alt.layer(base.mark_line(), base.mark_point(filled=True, size=36)).properties(
+        width=270, height=220
+    )
+    return panel.facet(column=alt.Column("place:N", title=None))
 
 
 def cycles_per_tile(rings: pd.DataFrame, bytes_per_clock: float) -> alt.LayerChart:

@@ -1,13 +1,11 @@
 """What stored rows say of throughput: best configurations, ratios at equal bytes in flight, the crossover."""
 
 from collections.abc import Sequence
-from itertools import product
 
 import pandas as pd
 
-from labkernels.errors import NotMeasured
 from labkernels.operand import MIB
-from labkernels.studies.stats import Crossover, Ratio, crossover, paired, spread, where
+from labkernels.studies.stats import spread, where
 
 CONFIGURATION = [
     "gpu",
@@ -83,62 +81,6 @@ def best(frame: pd.DataFrame, source: str, mechanism: str | None = None) -> pd.S
 def rounds_of(frame: pd.DataFrame, configuration: pd.Series) -> pd.DataFrame:
     """Rows of a configuration, in the order of rounds."""
     return where(frame, **configuration[CONFIGURATION]).sort_values("round")
-
-
-def compare(frame: pd.DataFrame, source: str, mechanism: str, other: str, bytes_in_flight: int) -> Ratio:
-    """Throughput of the best of one mechanism over the best of another, at equal bytes in flight.
-
-    Raises:
-        NotMeasured: One of them has no rows there.
-    """
-    rows = where(frame, source=source, bytes_in_flight_per_sm=bytes_in_flight)
-    return paired(*(rounds_of(rows, best(rows, source, name)) for name in (mechanism, other)), "gbps")
-
-
-def ratios_by_size(frame: pd.DataFrame, mechanism: str, other: str, sizes: Sequence[int]) -> pd.DataFrame:
-    """`compare` from HBM and from L2 at several bytes in flight.
-
-    Returns:
-        Columns `source`, `bytes_in_flight_per_sm`, `ratio`, `low`, `high`, `differs`, `mechanism`, `gpu`, `run_id`.
-
-    Raises:
-        NotMeasured: One of them has no rows at one of the sizes.
-    """
-    of = {"mechanism": mechanism, "gpu": frame["gpu"].iloc[0], "run_id": frame["run_id"].iloc[0]}
-    rows = []
-    for source, size in product(("hbm", "l2"), sizes):
-        ratio = compare(frame, source, mechanism, other, size)
-        at = {"source": source, "bytes_in_flight_per_sm": size}
-        rows.append(at | ratio._asdict() | {"differs": ratio.differs} | of)
-    return pd.DataFrame(rows)
-
-
-def overtaking(frame: pd.DataFrame, source: str, ahead_first: str, ahead_later: tuple[str, ...]) -> Crossover:
-    """Bytes in flight per SM from which the best of `ahead_later` beats `ahead_first` for good.
-
-    Args:
-        frame: rows of one run of `throughput`.
-        source: `hbm` or `l2`.
-        ahead_first: a mechanism.
-        ahead_later: mechanisms that count as one, the best of them at each point.
-
-    Raises:
-        NotMeasured: Fewer than two numbers of bytes in flight at which both have rows.
-    """
-    rows = where(frame, source=source)
-    rows = rows.assign(mechanism=rows["mechanism"].where(~rows["mechanism"].isin(ahead_later), "later"))
-    table = best_by_bytes_in_flight(rows)
-    sides = [
-        where(table, mechanism=name).set_index("bytes_in_flight_per_sm", drop=False)
-        for name in (ahead_first, "later")
-    ]
-    axis = sorted(set(sides[0].index) & set(sides[1].index))
-    if len(axis) < 2:
-        raise NotMeasured(f"{ahead_first} and {' or '.join(ahead_later)} from {source} at two sizes or more")
-    samples = [
-        [rounds_of(rows, one)["gbps"].to_numpy() for _, one in side.loc[axis].iterrows()] for side in sides
-    ]
-    return crossover(axis, *samples)
 
 
 def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -> pd.DataFrame:

@@ -6,36 +6,133 @@ import pandas as pd
 from labkernels.charts import bytes_label
 from labkernels.charts.text import kib, percent, tbps
 from labkernels.operand import KIB, MIB
-from labkernels.studies.crossover import findings
-from labkernels.studies.stats import having, where
-
-SIZES = [4 * KIB << power for power in range(6)]
+from labkernels.studies.crossover import findings, prices
+from labkernels.studies.stats import having, paired, where
 
 
-def bandwidth(streams: pd.DataFrame, ratios: pd.DataFrame) -> dict[str, str]:
-    """How much arrives, and who is ahead.
+def at_each_price(cells: pd.DataFrame, panels: pd.DataFrame) -> dict[str, str]:
+    """Who is ahead, in the same pipeline and at equal cost.
+
+    Args:
+        cells: rows of one run of `pipelines`.
+        panels: of `prices.panels`.
+    """
+    same = {source: prices.same_pipeline(cells, source) for source in ("hbm", "l2")}
+    small, large = (having(same["hbm"], tile_bytes=size)["ratio"] for size in (2 * KIB, 32 * KIB))
+    in_flight, shared = (
+        {
+            source: having(panels, source=source, price=price).set_index("bytes")["ratio"]
+            for source in ("hbm", "l2")
+        }
+        for price in (prices.IN_FLIGHT, prices.SHARED)
+    )
+    apart = (in_flight["hbm"] - 1).abs()
+    ties = [size for size in apart.index if apart[apart.index >= size].max() <= 0.01]
+    hbm = where(cells, source="hbm")
+    best = prices.rates(hbm).groupby("bytes_in_flight_per_sm")["median"].max()
+    few = where(cells, mechanism="tma_tile", tile_bytes=2 * KIB, stages=12, ctas_per_sm=1)
+    warps = {
+        source: paired(*(where(few, source=source, producer_warps=count) for count in (4, 1)), "gbps").ratio
+        for source in ("hbm", "l2")
+    }
+    return {
+        "same": f"{same['hbm']['ratio'].median():.3f}",
+        "same_cells": f"{len(same['hbm'])}",
+        "same_2": f"{small.median():.3f}",
+        "same_2_most": f"{small.max():.2f}",
+        "same_32": f"{large.median():.3f}",
+        "same_l2": f"{same['l2']['ratio'].median():.3f}",
+        "lead_hbm": percent(1 / in_flight["hbm"].min() - 1),
+        "lead_l2": percent(1 / in_flight["l2"].min() - 1),
+        "tie_hbm": bytes_label(ties[0]) if ties else "no size measured",
+        "equal_worst": percent((shared["hbm"] - 1).abs().max(), 1),
+        "equal_l2_low": f"{shared['l2'].min():.2f}",
+        "equal_l2_high": f"{shared['l2'].max():.2f}",
+        "warps_hbm": f"{warps['hbm']:.1f}",
+        "warps_l2": f"{warps['l2']:.1f}",
+        "hbm_best": tbps(best.max(), 2),
+    } | {f"hbm_at_{size // KIB}": percent(best[size] / best.max()) for size in (8 * KIB, 32 * KIB, 64 * KIB)}
+
+
+def bandwidth(streams: pd.DataFrame) -> dict[str, str]:
+    """What the fastest streams from L2 get.
 
     Args:
         streams: rows of one run of `throughput`.
-        ratios: TMA tiles over cp.async, of `findings.ratios_by_size`.
     """
-    worst = 1 / ratios.groupby("source")["ratio"].min() - 1
-    ties = having(ratios, source="hbm", differs=False)["bytes_in_flight_per_sm"]
-    meeting = findings.overtaking(streams, "hbm", "cp_async", ("tma_bulk", "tma_tile"))
-    hbm, l2 = (findings.best(streams, source)["median"] for source in ("hbm", "l2"))
-    best = where(findings.frontier(streams), source="hbm").groupby("bytes_in_flight_per_sm")["median"].max()
+    l2 = findings.best(streams, "l2")["median"]
     return {
-        "worst_hbm": percent(worst["hbm"]),
-        "worst_l2": percent(worst["l2"]),
-        "tie_hbm": bytes_label(ties.iloc[0]) if len(ties) else "no size measured",
-        "meeting": kib(meeting.x) if meeting.x else "no point",
-        "meeting_low": kib(meeting.low),
-        "meeting_high": kib(meeting.high) if np.isfinite(meeting.high) else "no upper end",
-        "hbm_best": tbps(hbm, 2),
         "l2_best": tbps(l2),
         "l2_per_clock": f"{l2 / _gbps_per_clock(streams):.0f}",
         "l2_size": bytes_label(int(streams["l2_bytes"].iloc[0])),
-    } | {f"hbm_at_{size // KIB}": percent(best[size] / hbm) for size in (8 * KIB, 32 * KIB, 64 * KIB)}
+    }
+
+
+def forms_of_loads(loads: pd.DataFrame, streams: pd.DataFrame) -> pd.DataFrame:
+    """The fastest plain loads at each number of bytes in flight, in each form: `form` and `place` in words.
+
+    Args:
+        loads: rows of one run of `plain_loads`.
+        streams: rows of one run of `throughput`, whose `ldg.stream` waits for all its loads at once.
+    """
+    words = {"register": "to registers", "shared": "to shared memory"}
+    new = prices.rates(loads).assign(form=lambda table: table["destination"].map(words))
+    new = new[new["source"].eq("hbm") | new["order"].eq("moving")]
+    old = findings.rates(where(streams, mechanism="ldg")).assign(form="two sets, one scoreboard")
+    both = pd.concat([new, old])
+    best = both.loc[
+        both.groupby(["form", "source", "bytes_in_flight_per_sm"])["median"].idxmax().sort_index()
+    ]
+    columns = [
+        "form",
+        "source",
+        "bytes_in_flight_per_sm",
+        "median",
+        "kernel",
+        "threads",
+        "ctas_per_sm",
+        "gpu",
+        "run_id",
+    ]
+    return best.loc[best["bytes_in_flight_per_sm"].ge(4 * KIB), columns].assign(
+        place=lambda table: table["source"].map({"hbm": "HBM", "l2": "L2"})
+    )
+
+
+def plain_loads(loads: pd.DataFrame, streams: pd.DataFrame, counted: pd.DataFrame) -> dict[str, str]:
+    """What plain loads get, what the coalescer adds to it, and what two of their policies do.
+
+    Args:
+        loads: rows of one run of `plain_loads`.
+        streams: rows of one run of `throughput`.
+        counted: rows of one run of `pipeline_counters`.
+    """
+    forms = forms_of_loads(loads, streams)
+    old = where(forms, form="two sets, one scoreboard", source="hbm", bytes_in_flight_per_sm=32 * KIB)[
+        "median"
+    ].iloc[0]
+    few = where(
+        loads,
+        source="hbm",
+        destination="shared",
+        sets=1,
+        chunks=2,
+        prefetch="none",
+        threads=256,
+        ctas_per_sm=1,
+    )
+    nc = paired(where(few, policy="nc"), where(few, policy="cg"), "gbps")
+    lost = counted[counted["kernel"].str.contains("no_allocate")]
+    lost = where(lost, source="l2", order="moving", footprint_bytes=16 * MIB).iloc[0]
+    in_flight = {"mechanism": "ldg", prices.IN_FLIGHT: 32 * KIB}
+    return {
+        "ldg_old": tbps(old, 2),
+        "ldg_hbm": tbps(prices.plain_loads(loads, "hbm").value, 2),
+        "ldg_l2": tbps(prices.plain_loads(loads, "l2").value),
+        "ldg_l2_share": f"{prices.from_l2_itself(counted, **in_flight):.2f}",
+        "nc_loss": percent(1 - nc.ratio),
+        "no_allocate_memory": percent(lost["dram_read_bytes"] / lost["bytes_moved"]),
+    }
 
 
 def _gbps_per_clock(frame: pd.DataFrame) -> float:

@@ -4,11 +4,11 @@ import pandas as pd
 
 from labkernels.operand import KIB
 from labkernels.production.practice import Practice
-from labkernels.studies.crossover import findings
+from labkernels.studies.crossover import findings, prices
 from labkernels.studies.rule import Rules
-from labkernels.studies.stats import where
+from labkernels.studies.stats import paired, where
 
-RULES = Rules("crossover", "throughput")
+RULES = Rules("crossover", "pipelines")
 ONE_GIB = "1 GiB read in turn from HBM, dense tiles of 1 to 32 KiB"
 
 
@@ -18,6 +18,7 @@ ONE_GIB = "1 GiB read in turn from HBM, dense tiles of 1 to 32 KiB"
     take="an asynchronous copy, 64 KiB in flight per SM",
     statement="Keep 64 KiB in flight per SM; more brings nothing.",
     scope=f"{ONE_GIB}; the fastest ring of any mechanism with 16, 64 and up to 192 KiB in flight per SM",
+    experiments=("throughput",),
     applies_to="source == 'hbm' and consumer == 'shared'",
 )
 def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -32,15 +33,37 @@ def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
 @RULES.rule(
     "cp_async_with_little_in_flight",
     operands="16 KiB or less in flight per SM",
-    take="cp.async",
-    statement="With little in flight, cp.async beats a TMA ring: its turn is shorter.",
-    scope=f"{ONE_GIB}; the fastest rings of TMA tiles and of cp.async with 4, 8 and 16 KiB in flight per SM",
+    take="copies by the threads that use them: cp.async, multistage",
+    statement="With little in flight, threads that wait for their own copies lead: no warp hands a tile to another.",
+    scope=f"{ONE_GIB}; equal bytes in flight, not equal shared memory: a multistage pipeline holds one tile more",
     applies_to="source == 'hbm' and bytes_in_flight_per_sm <= 16384 and consumer == 'shared'",
 )
 def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
-    ratios = [findings.compare(frame, "hbm", "tma_tile", "cp_async", n * KIB) for n in (4, 8, 16)]
-    gains = ", ".join(f"{100 * (1 / r.ratio - 1):.0f} %" for r in ratios)
-    return all(r.high < 1 for r in ratios), f"cp.async is ahead by {gains} at 4, 8 and 16 KiB."
+    leads = prices.at_equal(frame, "hbm", prices.IN_FLIGHT, [n * KIB for n in (4, 8, 16)])
+    same = prices.over_cells(prices.same_pipeline(frame, "hbm"))
+    gains = ", ".join(f"{100 * (1 / ratio - 1):.0f} %" for ratio in leads["ratio"])
+    return bool(leads["high"].lt(1).all()) and same.value >= 1, (
+        f"cp.async leads by {gains} with 4, 8 and 16 KiB in flight. That is the pipeline's doing: in the same one TMA "
+        f"over cp.async is {same.value:.3f} (median; 5 to 95 %: {same.low:.3f} to {same.high:.3f})."
+    )
+
+
+@RULES.rule(
+    "equal_shared_memory",
+    operands="contiguous tiles from HBM, shared memory scarce",
+    take="TMA: the same speed from one thread",
+    statement="For the same shared memory the rate is the same, whoever copies, if each has its best pipeline.",
+    scope=f"{ONE_GIB}; 4 to 192 KiB of shared memory per SM; pipelines of 1 to 4 producer and consumer warps and of "
+    "one group of threads, every depth up to 12",
+    applies_to="source == 'hbm' and consumer == 'shared'",
+)
+def _equal_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
+    ratios = prices.at_equal(frame, "hbm", prices.SHARED)
+    low, high = ratios["low"].min(), ratios["high"].max()
+    return low >= 0.97 and high <= 1.03, (
+        f"TMA over cp.async, each in its fastest pipeline: {ratios['ratio'].min():.3f} to {ratios['ratio'].max():.3f} "
+        f"for 4 to 192 KiB; all intervals lie within {low:.3f} to {high:.3f}."
+    )
 
 
 @RULES.rule(
@@ -48,36 +71,54 @@ def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="64 KiB or more in flight per SM",
     take="TMA: the same speed from one thread",
     statement="From 64 KiB in flight on, the mechanism does not matter for bandwidth.",
-    scope=f"{ONE_GIB}; the fastest rings of TMA tiles and of cp.async with 64 and 128 KiB in flight per SM",
+    scope=f"{ONE_GIB}; the fastest pipeline of each with 64, 96, 128 and 192 KiB in flight per SM; equal: within 1 %",
     applies_to="source == 'hbm' and bytes_in_flight_per_sm >= 65536 and consumer == 'shared'",
 )
 def _no_difference_beyond_64_kib(frame: pd.DataFrame) -> tuple[bool, str]:
-    ratios = [findings.compare(frame, "hbm", "tma_tile", "cp_async", n * KIB) for n in (64, 128)]
-    shown = " and ".join(f"{r.ratio:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in ratios)
-    return not any(r.differs for r in ratios), f"TMA over cp.async from HBM at 64 and 128 KiB: {shown}."
+    ratios = prices.at_equal(frame, "hbm", prices.IN_FLIGHT, [n * KIB for n in (64, 96, 128, 192)])
+    shown = ", ".join(f"{r.ratio:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in ratios.itertuples())
+    return bool(ratios["equal"].all()), f"TMA over cp.async from HBM at 64, 96, 128 and 192 KiB: {shown}."
 
 
 @RULES.rule(
-    "registers_stay_behind",
-    operands="data that shared memory needs",
-    take="never through registers",
-    statement="Do not load through registers what shared memory needs.",
-    scope="1 GiB from HBM and 16 MiB from L2, dense tiles; the fastest rings of cp.async and of plain loads with 4 to "
-    "128 KiB in flight per SM",
-    applies_to="source != 'computed' and consumer == 'shared'",
+    "plain_loads_keep_up",
+    operands="data that shared memory needs, copied by all threads of an SM",
+    take="TMA or cp.async for the threads and registers that they leave free, not for their speed",
+    statement="Plain loads are as fast into shared memory, if 1,024 to 2,048 threads have a vector or two under way.",
+    scope=f"{ONE_GIB}; one set of registers, loaded again as soon as it is stored; 16, 32 and 64 KiB in flight per SM",
+    applies_to="source == 'hbm' and consumer == 'shared'",
     practice=Practice("direction == 'load' and consumer == 'shared'", "mechanism != 'ldg'"),
 )
-def _registers_stay_behind(frame: pd.DataFrame) -> tuple[bool, str]:
+def _plain_loads_keep_up(frame: pd.DataFrame) -> tuple[bool, str]:
+    table = prices.rates(where(frame, source="hbm"))
     ratios = [
-        findings.compare(frame, source, "cp_async", "ldg", n * KIB)
-        for source in ("hbm", "l2")
-        for n in (4, 8, 16, 32, 64, 128)
+        prices.compared(
+            where(table, bytes_in_flight_per_sm=n * KIB), ("ldg",), (*prices.ENGINE, *prices.THREADS)
+        )
+        for n in (16, 32, 64)
     ]
-    low, high = min(r.ratio for r in ratios), max(r.ratio for r in ratios)
-    sentence = (
-        f"cp.async is ahead by {100 * (low - 1):.0f} to {100 * (high - 1):.0f} % from 4 to 128 KiB in flight."
+    shown = ", ".join(f"{r.ratio:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in ratios)
+    return all(r.low >= 0.99 for r in ratios), (
+        f"Plain loads over the fastest copy from HBM, with 16, 32 and 64 KiB in flight: {shown}."
     )
-    return all(r.low > 1 for r in ratios), sentence
+
+
+@RULES.rule(
+    "warps_for_small_tiles",
+    operands="tiles of 2 KiB through producer and consumer warps",
+    take="four warps of each kind, or larger tiles",
+    statement="Small tiles want several warps of each kind: one producer and one consumer take 200 cycles a tile.",
+    scope="1 GiB from HBM and 16 MiB from L2, TMA tiles of 2 KiB, 12 stages, one CTA per SM",
+)
+def _warps_for_small_tiles(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, mechanism="tma_tile", tile_bytes=2 * KIB, stages=12, ctas_per_sm=1)
+    gains = [
+        paired(*(where(rows, source=source, producer_warps=warps) for warps in (4, 1)), "gbps")
+        for source in ("hbm", "l2")
+    ]
+    return gains[0].low > 1.3 and gains[1].low > 2, (
+        f"Four warps of each kind over one: {gains[0].times()} from HBM, {gains[1].times()} from L2."
+    )
 
 
 @RULES.rule(

@@ -48,3 +48,15 @@ def issue_slope_cycles(
         where(rows, train_length=length)["cycles_median"].iloc[-1] for length in (shortest, longest)
     )
     return float((long - short) / (longest - shortest))
+
+
+def burst_cycles(
+    frame: pd.DataFrame, mechanism: str, train: int, transfer_bytes: int = 512, warps: int = 1
+) -> float:
+    """Median cycles of a warp until the last copy of a burst is issued: rows of `issue_inline`.
+
+    Raises:
+        NotMeasured: there is no such burst.
+    """
+    shape = {"train_length": train, "transfer_bytes": transfer_bytes, "warps": warps}
+    return float(where(frame, mechanism=mechanism, **shape)["cycles_median"].iloc[-1])

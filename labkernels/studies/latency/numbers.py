@@ -3,7 +3,7 @@
 import pandas as pd
 
 from labkernels.operand import KIB
-from labkernels.studies.latency.findings import issue_slope_cycles, latency
+from labkernels.studies.latency.findings import burst_cycles, issue_slope_cycles, latency
 from labkernels.studies.stats import where
 
 BULK, TILE, LOAD = ("tma_bulk", "try_wait"), ("tma_tile", "2d"), ("ldg", "register nc")
@@ -107,3 +107,26 @@ def issue(frame: pd.DataFrame) -> dict[str, float]:
         "backed_up": backed_up,
         "backed_up_rate": 16 * KIB / backed_up,
     }
+
+
+def written_out(frame: pd.DataFrame) -> dict[str, float | str]:
+    """What a copy costs the warp that issues it, as unrolled code has it.
+
+    Args:
+        frame: rows of one run of `issue_inline`.
+    """
+    tile, bulk = (burst_cycles(frame, name, 16, 2 * KIB) / 16 for name in ("tma_tile", "tma_bulk"))
+    many = burst_cycles(frame, "cp_async", 64) / 64
+    four = {
+        "burst_sm_cp": 4 * 64 * 512 / burst_cycles(frame, "cp_async", 64, warps=4),
+        "burst_sm_tma": 4 * 16 * 2 * KIB / burst_cycles(frame, "tma_tile", 16, 2 * KIB, warps=4),
+    }
+    return {
+        "burst_ldg": f"{burst_cycles(frame, 'ldg', 16) / 16:.1f}",
+        "burst_cp_few": f"{burst_cycles(frame, 'cp_async', 4) / 4:.1f}",
+        "burst_cp": f"{many:.1f}",
+        "burst_tma": tile,
+        "burst_bulk": bulk,
+        "burst_one": burst_cycles(frame, "tma_tile", 1, 2 * KIB),
+        "burst_even": f"{512 * tile / many:,.0f}",
+    } | four

@@ -4,7 +4,7 @@ import pandas as pd
 
 from labkernels.operand import KIB
 from labkernels.production.practice import TMA, Practice
-from labkernels.studies.latency.findings import issue_slope_cycles, latency
+from labkernels.studies.latency.findings import burst_cycles, latency
 from labkernels.studies.rule import Rules
 
 RULES = Rules("latency", "latency")
@@ -32,10 +32,10 @@ def _no_premium_into_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     "issue_pays_from_2_kib",
     operands="tiles of 2 KiB and more, issue slots scarce",
     take="TMA",
-    statement="From 2 KiB a copy, TMA takes fewer issue cycles than cp.async.",
-    scope="one to eight copies back to back, data in L2: TMA boxes of 1 KiB by one thread, 512 bytes of cp.async by "
-    "one warp",
-    experiments=("issue",),
+    statement="From 2 KiB a copy in a burst, from 4 KiB alone, TMA takes fewer issue cycles than cp.async.",
+    scope="cycles of one warp until the last copy is issued, copies written out as unrolled code has them, data in L2: "
+    "tensor tiles of 2 KiB, alone and 16 back to back; 4, 8 and 64 times 512 bytes of cp.async",
+    experiments=("issue_inline",),
     applies_to="source != 'computed' and tile_bytes >= 2048 and consumer == 'shared'",
     practice=Practice(
         "direction == 'load' and consumer == 'shared' and phase == 'mainloop' and access == 'regular' "
@@ -44,12 +44,12 @@ def _no_premium_into_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     ),
 )
 def _issue_pays_from_2_kib(frame: pd.DataFrame) -> tuple[bool, str]:
-    copy = issue_slope_cycles(frame, "tma_tile", 1024)
-    warp = issue_slope_cycles(frame, "cp_async", 512)
-    equal = 512 * copy / warp
-    return equal <= 2 * KIB, (
-        f"A TMA copy of any size takes {copy:.0f} cycles of one thread, 512 bytes of cp.async {warp:.0f} of a warp: "
-        f"even at {equal:,.0f} bytes."
+    alone, many = (burst_cycles(frame, "tma_tile", train, 2 * KIB) for train in (1, 16))
+    two_kib, four_kib, threads = (burst_cycles(frame, "cp_async", train) for train in (4, 8, 64))
+    even = 512 * (many / 16) / (threads / 64)
+    return even <= 2 * KIB and two_kib < alone < four_kib, (
+        f"In a burst a TMA copy takes {many / 16:.0f} cycles of a warp, 512 bytes of cp.async {threads / 64:.1f}: even "
+        f"at {even:,.0f} bytes. Alone, one takes {alone:.0f}; 2 KiB of cp.async {two_kib:.0f}, 4 KiB {four_kib:.0f}."
     )
 
 
