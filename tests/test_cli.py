@@ -318,10 +318,10 @@ def test_a_reader_that_stops_early_is_no_error(arguments):
 
 
 AT_WORK = """
-import runpy, sys, time
+import multiprocessing, os, runpy, sys, time
 from pathlib import Path
 
-MARK, COMMAND = Path(sys.argv[1]), sys.argv[2]
+MARK, COMMAND, START = Path(os.environ["MARK"]), *sys.argv[1:3]
 
 def never(*arguments):
     MARK.touch()
@@ -332,6 +332,7 @@ if __name__ == "__main__":
     from labkernels.production import census
     from labkernels.production.containers import Cubin
 
+    multiprocessing.set_start_method(START)
     build.assemble = never
     sass.tool = lambda name: str(MARK.with_name("tool"))
     census.unpack = lambda path, scratch: ([Cubin("", "sm_90a", path)] * 9, [])
@@ -342,22 +343,26 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("to_all", [True, False], ids=["from a terminal", "to the process"])
-@pytest.mark.parametrize("command", ["kernels", "census"])
-def test_an_interrupt_ends_all_that_is_at_work(command, to_all, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "start"), [("kernels", "fork"), ("kernels", "forkserver"), ("census", "fork")]
+)
+def test_an_interrupt_ends_all_that_is_at_work(command, start, to_all, tmp_path):
     script, tool, mark = tmp_path / "at_work.py", tmp_path / "tool", tmp_path / "mark"
     script.write_text(AT_WORK)
     tool.write_text(f"#!/bin/sh\ntouch {mark}\nexec sleep 600\n")
     tool.chmod(0o755)
     started = subprocess.Popen(
-        [sys.executable, script, mark, command],
+        [sys.executable, script, command, start],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "MARK": str(mark)},
     )
     try:
-        while not mark.exists() and started.poll() is None:
+        for _ in range(4000):
+            if mark.exists() or started.poll() is not None:
+                break
             time.sleep(0.05)
         (os.killpg if to_all else os.kill)(started.pid, signal.SIGINT)
         out, err = started.communicate(timeout=120)
