@@ -44,9 +44,9 @@ class StalledWait(LabError):
 
     Attributes:
         kernel: name of the kernel.
-        barrier: `full` (data never arrived), `empty` (a slot was never released), `arrival`; of a CTA that passes data
+        barrier: `full` (data never arrived), `empty` (a stage was never released), `arrival`; of a CTA that passes data
             on, `landed` (its own part never came) or `ready` (the others' never did).
-        stage: index of the barrier in its ring.
+        stage: index of the barrier in its pipeline.
         block: first block that reported it.
     """
 
@@ -55,5 +55,5 @@ class StalledWait(LabError):
         self.barrier, self.stage = BARRIERS.get(status >> 8, f"kind {status >> 8}"), status & 0xFF
         super().__init__(
             f"{kernel}: block {block} waited 2^30 cycles for barrier {self.barrier}[{self.stage}] and gave up "
-            f"({blocks} blocks did). Fewer bytes arrived than the barrier expects, or its slot was not released"
+            f"({blocks} blocks did). Fewer bytes arrived than the barrier expects, or its stage was not released"
         )

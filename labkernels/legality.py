@@ -92,8 +92,8 @@ DSM = frozenset(names(touches_global=False))
 REDUCE = frozenset(names(reduces=True))
 COUNTS_BYTES = frozenset(names(counts_bytes=True))
 
-WHOLE = "this project's rings copy whole tiles"
-PLAIN = "this project's rings hold plain tiles unless a tensor map swizzles them"
+WHOLE = "this project's pipelines copy whole tiles"
+PLAIN = "this project's pipelines hold plain tiles unless a tensor map swizzles them"
 OCCUPANCY = "Hopper and Blackwell tuning guides, occupancy"
 CLUSTERS = "Hopper and Blackwell tuning guides, thread block clusters"
 ACCESS = "PTX ISA, addresses as operands: aligned to the access size"
@@ -103,19 +103,19 @@ SWIZZLE = "CUDA programming guide, TMA swizzle"
 
 
 def _threads(o: Operand) -> Iterable[Check]:
-    threads = o.ring.threads
-    yield Check("ring.threads", threads, at_most(1024), "use 1024 threads or fewer")
-    resident = round_up(threads, 32) * o.ring.ctas_per_sm
+    threads = o.pipeline.threads
+    yield Check("pipeline.threads", threads, at_most(1024), "use 1024 threads or fewer")
+    resident = round_up(threads, 32) * o.pipeline.ctas_per_sm
     yield Check("threads per SM", resident, at_most(2048), "use fewer CTAs per SM or fewer threads")
 
 
 def _shared(o: Operand) -> Iterable[Check]:
-    fit = SHARED_BYTES_PER_CTA // (o.slot_bytes + BARRIER_BYTES_PER_STAGE)
+    fit = SHARED_BYTES_PER_CTA // (o.stage_bytes + BARRIER_BYTES_PER_STAGE)
     fix = f"use a smaller tile or fewer stages; {fit} stages of this tile fit"
     yield Check("shared_bytes", o.shared_bytes, at_most(SHARED_BYTES_PER_CTA), fix)
     cta_bytes = round_up(o.shared_bytes + SHARED_BYTES_RESERVED, SHARED_GRANULE_BYTES)
-    fix = f"use a smaller ring or fewer CTAs per SM; {SHARED_BYTES_PER_SM // cta_bytes} fit"
-    yield Check("shared bytes per SM", cta_bytes * o.ring.ctas_per_sm, at_most(SHARED_BYTES_PER_SM), fix)
+    fix = f"use a smaller pipeline or fewer CTAs per SM; {SHARED_BYTES_PER_SM // cta_bytes} fit"
+    yield Check("shared bytes per SM", cta_bytes * o.pipeline.ctas_per_sm, at_most(SHARED_BYTES_PER_SM), fix)
 
 
 def _whole_tiles(o: Operand) -> Iterable[Check]:
@@ -129,9 +129,9 @@ def _base(o: Operand, unit: int) -> Iterable[Check]:
     yield Check("base_alignment_bytes", o.base_alignment_bytes, at_least(unit), fix)
 
 
-def _slots(o: Operand, unit: int) -> Iterable[Check]:
-    fix = f"align the ring and its slots to {unit} bytes"
-    yield Check("ring.shared_alignment_bytes", o.ring.shared_alignment_bytes, at_least(unit), fix)
+def _stages(o: Operand, unit: int) -> Iterable[Check]:
+    fix = f"align the pipeline and its stages to {unit} bytes"
+    yield Check("pipeline.shared_alignment_bytes", o.pipeline.shared_alignment_bytes, at_least(unit), fix)
 
 
 def _rows(o: Operand, unit: int) -> Iterable[Check]:
@@ -144,7 +144,7 @@ def _rows(o: Operand, unit: int) -> Iterable[Check]:
 
 
 def _copy_bytes(sizes: tuple[int, ...], o: Operand) -> Iterable[Check]:
-    yield Check("ring.copy_bytes", o.ring.copy_bytes, one_of(*sizes), "move 16 bytes per instruction")
+    yield Check("pipeline.copy_bytes", o.pipeline.copy_bytes, one_of(*sizes), "move 16 bytes per instruction")
 
 
 def _tile_starts(o: Operand) -> Iterable[Check]:
@@ -178,25 +178,25 @@ RULES = (
     Rule(ALL, OCCUPANCY, _threads),
     Rule(ALL, OCCUPANCY, _shared),
     Rule(ALL, OCCUPANCY, lambda o: [
-        Check("ring.ctas_per_sm", o.ring.ctas_per_sm, at_most(32), "use 32 CTAs per SM or fewer")]),
+        Check("pipeline.ctas_per_sm", o.pipeline.ctas_per_sm, at_most(32), "use 32 CTAs per SM or fewer")]),
     Rule(ALL, CLUSTERS, lambda o: [
-        Check("ring.cluster", o.ring.cluster, at_most(16), "use a cluster of 16 CTAs or fewer")]),
+        Check("pipeline.cluster", o.pipeline.cluster, at_most(16), "use a cluster of 16 CTAs or fewer")]),
     Rule(DSM, "PTX ISA, mapa", lambda o: [
-        Check("ring.cluster", o.ring.cluster, at_least(2), "launch clusters of 2 CTAs or more")]),
+        Check("pipeline.cluster", o.pipeline.cluster, at_least(2), "launch clusters of 2 CTAs or more")]),
     Rule(ALL, WHOLE, _whole_tiles),
     Rule(ALL - TENSOR_MAP, PLAIN, lambda o: [
         Check("swizzle span bytes", o.swizzle.span_bytes, at_most(0), "use Swizzle.NONE or a tensor map")]),
 
     *(Rule(frozenset({one.name}), f"PTX ISA, {one.ptx}", partial(_copy_bytes, one.access_bytes))
       for one in MECHANISMS.values() if one.access_bytes),
-    Rule(THREADS - DSM, ACCESS, lambda o: _base(o, o.ring.copy_bytes)),
-    Rule(THREADS - DSM, ACCESS, lambda o: _rows(o, o.ring.copy_bytes)),
-    Rule(THREADS, ACCESS, lambda o: _slots(o, o.ring.copy_bytes)),
+    Rule(THREADS - DSM, ACCESS, lambda o: _base(o, o.pipeline.copy_bytes)),
+    Rule(THREADS - DSM, ACCESS, lambda o: _rows(o, o.pipeline.copy_bytes)),
+    Rule(THREADS, ACCESS, lambda o: _stages(o, o.pipeline.copy_bytes)),
     Rule(THREADS & DSM, ACCESS, lambda o: [
-        Check("tile_bytes", o.tile_bytes, multiple_of(o.ring.copy_bytes),
-              f"make a tile of {round_up(o.tile_bytes, o.ring.copy_bytes)} bytes")]),
+        Check("tile_bytes", o.tile_bytes, multiple_of(o.pipeline.copy_bytes),
+              f"make a tile of {round_up(o.tile_bytes, o.pipeline.copy_bytes)} bytes")]),
 
-    Rule(BULK, BULK_COPY, lambda o: _slots(o, 16)),
+    Rule(BULK, BULK_COPY, lambda o: _stages(o, 16)),
     Rule(BULK, BULK_COPY, lambda o: [
         Check("tile_bytes", o.tile_bytes, multiple_of(16),
               f"make a tile of {round_up(o.tile_bytes, 16)} bytes")]),
@@ -211,7 +211,7 @@ RULES = (
     Rule(TENSOR_MAP, ENCODE, lambda o: _rows(o, 16)),
     Rule(TENSOR_MAP, ENCODE, _swizzle_span),
     # 128 B is enough for the hardware, but then the swizzle pattern starts part-way.
-    Rule(TENSOR_MAP, SWIZZLE, lambda o: _slots(o, max(128, o.swizzle.repeat_bytes))),
+    Rule(TENSOR_MAP, SWIZZLE, lambda o: _stages(o, max(128, o.swizzle.repeat_bytes))),
 
     Rule(COUNTS_BYTES, "PTX ISA, mbarrier contents: tx-count", lambda o: [
         Check("tile_bytes", o.tile_bytes, at_most(2**20 - 1), "spread the tile over more barrier phases")]),
@@ -226,7 +226,7 @@ def violations(operand: Operand, mechanism: str, arch: str = "sm_90a") -> tuple[
     Whether the GPU at hand can schedule such a cluster is asked of the driver at launch.
 
     Args:
-        operand: the operand and its ring.
+        operand: the operand and its pipeline.
         mechanism: a name from `MECHANISMS`.
         arch: a name from `ARCHITECTURES`.
 

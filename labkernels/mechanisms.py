@@ -20,7 +20,7 @@ class Mechanism:
         opcodes: SASS opcodes that prove it, each with the modifiers that matter, as in `UBLKCP.S.G`.
         source: memory it reads.
         destination: memory it writes.
-        by_threads: whether every thread moves its own bytes; if not, one thread commands the copy engine.
+        by_threads: whether every thread moves its own bytes; if not, one thread issues to the copy engine.
         hue: of its lines in charts, a name of `HUES` in `charts/grammar.py`: a data path.
         dash: of its lines, in pixels on and off: tells apart what shares a hue.
         generic: generic access (LD, ST) that is this mechanism where the address is another CTA's.
@@ -29,7 +29,7 @@ class Mechanism:
         counts_bytes: whether an mbarrier counts the bytes that arrive.
         through_registers: whether the bytes pass through the registers of the threads.
         reduces: whether it adds to the destination.
-        carriers: mechanisms that its kernels contain besides, to bring what it passes on.
+        carriers: mechanisms that its kernels contain besides, to bring what it forwards.
         preference: rank among those that the model predicts, the fewer busy threads the earlier; it decides between
             predictions that differ neither in time nor in instructions. 0: the model has no constants for it.
     """
@@ -64,7 +64,7 @@ class Mechanism:
 
     @property
     def pushes(self) -> bool:
-        """Whether a CTA passes on what lies in its own shared memory."""
+        """Whether a CTA forwards what lies in its own shared memory."""
         return (self.source, self.destination) == (SHARED, CLUSTER)
 
     def looks_like(self, other: "Mechanism") -> bool:

@@ -1,4 +1,4 @@
-"""What a kernel author holds: a tiled operand in global memory and the shared-memory ring for its tiles."""
+"""What a kernel author holds: a tiled operand in global memory and the shared-memory pipeline for its tiles."""
 
 import operator
 from collections.abc import Iterable
@@ -83,8 +83,8 @@ def _power_of_two(name: str, value: object) -> int:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """The shared-memory ring of one CTA and the CTAs that run it.
+class Pipeline:
+    """The shared-memory pipeline of one CTA and the CTAs that run it.
 
     Attributes:
         stages: tiles one CTA keeps in flight.
@@ -92,7 +92,7 @@ class Ring:
         threads: threads per CTA.
         cluster: CTAs per cluster; the fan-out of a multicast. Above 8 needs the non-portable opt-in.
         copy_bytes: bytes one thread moves with one instruction (ldg, stg, cp_async, dsm_load, dsm_store).
-        shared_alignment_bytes: alignment of the ring's base and of every slot in it, a power of two.
+        shared_alignment_bytes: alignment of the pipeline's base and of every stage in it, a power of two.
 
     Raises:
         TypeError: a field is not an integer.
@@ -108,14 +108,14 @@ class Ring:
 
     def __post_init__(self) -> None:
         for name in ("stages", "ctas_per_sm", "threads", "cluster", "copy_bytes"):
-            object.__setattr__(self, name, _positive(f"ring.{name}", getattr(self, name)))
-        alignment = _power_of_two("ring.shared_alignment_bytes", self.shared_alignment_bytes)
+            object.__setattr__(self, name, _positive(f"pipeline.{name}", getattr(self, name)))
+        alignment = _power_of_two("pipeline.shared_alignment_bytes", self.shared_alignment_bytes)
         object.__setattr__(self, "shared_alignment_bytes", alignment)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor in global memory, cut into equal tiles, and the ring that holds the tiles.
+    """A tensor in global memory, cut into equal tiles, and the pipeline that holds the tiles.
 
     Dimension 0 is the innermost and contiguous; element strides are 1 and nothing is interleaved.
     Construction checks form only; what a mechanism asks of the operand is in `labkernels.legality`.
@@ -129,7 +129,7 @@ class Operand:
         base_alignment_bytes: largest power of two that divides the tensor's address (256 from cuMemAlloc).
         tensor_map_alignment_bytes: the same of the tensor map, for the mechanisms that use one.
         swizzle: pattern the tile has in shared memory.
-        ring: where the tiles go.
+        pipeline: where the tiles go.
 
     Raises:
         TypeError: a field has the wrong type.
@@ -144,7 +144,7 @@ class Operand:
     base_alignment_bytes: int = 256
     tensor_map_alignment_bytes: int = 64
     swizzle: Swizzle = Swizzle.NONE
-    ring: Ring = field(default_factory=Ring)
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -171,8 +171,10 @@ class Operand:
             raise TypeError(
                 f"swizzle is {self.swizzle!r}, not a Swizzle: give Swizzle.NONE, B32, B64 or B128"
             )
-        if not isinstance(self.ring, Ring):
-            raise TypeError(f"ring is {self.ring!r}, not a Ring: give Ring(stages=…, threads=…)")
+        if not isinstance(self.pipeline, Pipeline):
+            raise TypeError(
+                f"pipeline is {self.pipeline!r}, not a Pipeline: give Pipeline(stages=…, threads=…)"
+            )
 
     def _dense_strides_bytes(self) -> tuple[int, ...]:
         return tuple(self.element_bytes * prod(self.shape[:dim]) for dim in range(1, self.rank))
@@ -215,32 +217,32 @@ class Operand:
         return run
 
     @property
-    def slot_bytes(self) -> int:
+    def stage_bytes(self) -> int:
         """Shared memory of one stage: the tile, rows padded to the swizzle span, rounded up to alignment."""
         # A row shorter than the span still occupies the full span (CUDA programming guide, TMA swizzle).
         row = max(self.inner_row_bytes, self.swizzle.span_bytes)
-        return round_up(row * prod(self.tile[1:]), self.ring.shared_alignment_bytes)
+        return round_up(row * prod(self.tile[1:]), self.pipeline.shared_alignment_bytes)
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of one CTA: all slots, then two mbarriers per stage."""
-        return self.ring.stages * (self.slot_bytes + BARRIER_BYTES_PER_STAGE)
+        """Shared memory of one CTA: all stages, then two mbarriers per stage."""
+        return self.pipeline.stages * (self.stage_bytes + BARRIER_BYTES_PER_STAGE)
 
     @property
     def bytes_in_flight_per_sm(self) -> int:
         """Data an SM can have under way at once: tile bytes x stages x CTAs per SM."""
-        return self.tile_bytes * self.ring.stages * self.ring.ctas_per_sm
+        return self.tile_bytes * self.pipeline.stages * self.pipeline.ctas_per_sm
 
 
-def linear_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
+def linear_operand(footprint_bytes: int, tile_bytes: int, pipeline: Pipeline) -> Operand:
     """Contiguous memory, cut into contiguous tiles."""
-    return Operand(8, (footprint_bytes // 8,), (tile_bytes // 8,), ring=ring)
+    return Operand(8, (footprint_bytes // 8,), (tile_bytes // 8,), pipeline=pipeline)
 
 
-def boxed_operand(footprint_bytes: int, tile_bytes: int, ring: Ring) -> Operand:
+def boxed_operand(footprint_bytes: int, tile_bytes: int, pipeline: Pipeline) -> Operand:
     """The same memory seen as rows of at most 2 KiB, so that a tile is a 2-D box."""
     row = min(tile_bytes, LONGEST_ROW_BYTES)
-    return Operand(8, (row // 8, footprint_bytes // row), (row // 8, tile_bytes // row), ring=ring)
+    return Operand(8, (row // 8, footprint_bytes // row), (row // 8, tile_bytes // row), pipeline=pipeline)
 
 
 def column_span(row_bytes: int) -> Swizzle:

@@ -56,13 +56,13 @@ def test_every_term_has_a_meaning_and_the_period_is_little_more_than_the_largest
 @pytest.mark.parametrize(
     ("changes", "term", "way"),
     [
-        ({"tiles_in_flight": 8}, "turn", "down"),
+        ({"tiles_in_flight": 8}, "latency", "down"),
         ({"copies": 16}, "issue", "up"),
         ({"lookups": 16}, "issue", "up"),
-        ({"ctas_per_sm": 2}, "memory", "up"),
-        ({"source": "l2"}, "memory", "down"),
-        ({"row_bytes": 16}, "rows", "up"),
-        ({"fan_out": 4}, "memory", "down"),
+        ({"ctas_per_sm": 2}, "bandwidth", "up"),
+        ({"source": "l2"}, "bandwidth", "down"),
+        ({"row_bytes": 16}, "box rows", "up"),
+        ({"fan_out": 4}, "bandwidth", "down"),
     ],
 )
 def test_terms_move_as_they_should(changes, term, way):
@@ -75,7 +75,7 @@ def test_short_rows_far_apart_cost_cp_async_what_hbm_loses():
     assert predict("cp_async", far, OF).gbps < 0.65 * predict("cp_async", near, OF).gbps
 
 
-def test_copies_are_priced_by_trains_and_no_row_of_the_gathers():
+def test_copies_are_priced_by_bursts_and_no_row_of_the_gathers():
     assert 30 < OF["tma_tile", "lookup_cycles"] < OF["tma", "copy_cycles"] < 50
     assert (
         100 < OF["tma_bulk", "lookup_cycles"] < 112
@@ -85,7 +85,7 @@ def test_copies_are_priced_by_trains_and_no_row_of_the_gathers():
 
 
 @pytest.mark.parametrize("mechanism", ["dsm_bulk", "dsm_load", "tma_multicast"])
-def test_a_tile_handed_over_takes_the_better_share(mechanism):
+def test_a_forwarded_tile_takes_the_better_share(mechanism):
     for tile, fan_out in ((2048, 2), (8192, 4), (32768, 16)):
         load = Load(tile_bytes=tile, row_bytes=128, source="computed", fan_out=fan_out)
         shares = [predict(mechanism, load, OF, share) for share in SHARES]
@@ -138,12 +138,12 @@ def test_no_cluster_is_on_the_menu(changes, choice, in_cluster):
     assert told in describe(advice).splitlines()[0]
 
 
-def test_what_one_sm_passes_on_is_bound_by_its_outbox():
+def test_what_one_sm_forwards_is_bound_by_its_egress():
     load = Load(tile_bytes=65536, row_bytes=2048, source="computed", fan_out=8, tiles_in_flight=3)
     rate = 65536 * 7 / predict("dsm_bulk", load, OF, "leader").cycles_per_tile
     assert rate == pytest.approx(OF["dsm", "outbox_bytes_per_cycle"], rel=0.03)
     slices = predict("dsm_bulk", load, OF)
-    assert slices.share == "slices" and slices.binding == "exchange"
+    assert slices.share == "slices" and slices.binding == "DSM egress"
 
 
 def test_instructions_of_the_busiest_thread():
@@ -153,7 +153,7 @@ def test_instructions_of_the_busiest_thread():
 
 def test_among_equals_the_fewest_instructions_win():
     def one(mechanism, gbps):
-        return Prediction(mechanism, {"memory": 1.0}, 1.0, gbps, 1.0, 1.0)
+        return Prediction(mechanism, {"bandwidth": 1.0}, 1.0, gbps, 1.0, 1.0)
 
     assert choose([one("cp_async", 1000), one("tma_tile", 990), one("ldg", 700)]) == (
         "tma_tile",
@@ -169,7 +169,9 @@ def test_advise_ranks_explains_and_cites():
     assert advice.choice == "cp_async"  # 8 KiB in flight: the shorter turn wins
     times = [one.time_us for one in advice.ranked]
     assert times == sorted(times) and all(one.low_us < one.high_us for one in advice.ranked)
-    assert advice.ranked[0].binding == "turn" and "instead of" in advice.change and advice.change_gain > 1.5
+    assert (
+        advice.ranked[0].binding == "latency" and "instead of" in advice.change and advice.change_gain > 1.5
+    )
     assert "nobody to share" in advice.excluded["tma_multicast"][0]
     assert "cp_async_with_little_in_flight" in {rule.id for rule in advice.rules}
     assert set(advice.run_ids) <= set(Store().read(RUNS).run_id)

@@ -11,16 +11,16 @@ from labkernels.kernels import entry, numba_side
 from labkernels.kernels.build import assemble, is_warp_specialized
 from labkernels.kernels.registry import AXES, kernel, kernels
 from labkernels.kernels.render import AssemblyError, BadArgument, Parameter, declared, pack, render
-from labkernels.operand import KIB, Operand, Ring, linear_operand
+from labkernels.operand import KIB, Operand, Pipeline, linear_operand
 from labkernels.protocols import (
     burst,
     cell,
     chase,
     cluster_launch,
+    cluster_pipeline,
     contiguous,
     exchange,
     gather,
-    ring,
     stream,
     visibility,
 )
@@ -54,10 +54,10 @@ def test_a_protocol_without_an_entry_of_its_own_passes_everything_through():
 
 def test_an_entry_computes_what_it_names_and_passes_the_rest_in_the_headers_order():
     text, parameters = numba_side.compiled(
-        "ring", (), "f", tuple(declared(ring.unicast_ring()).arguments.items()), "sm_90a"
+        "ring", (), "f", tuple(declared(cluster_pipeline.unicast_pipeline()).arguments.items()), "sm_90a"
     )
     called = re.search(r"call\.uni \(retval0\),\s+f,\s+\((.*?)\);", text, re.DOTALL)[1]
-    assert called.count("param") == len(declared(ring.unicast_ring()).arguments)
+    assert called.count("param") == len(declared(cluster_pipeline.unicast_pipeline()).arguments)
     assert list(parameters)[:4] == ["source", "memory", "group", "scattered"]
     assert parameters["sums"] == "uint64" and parameters["lag_cycles"] == "int32"
 
@@ -175,7 +175,17 @@ def launched(monkeypatch):
             pack(self.built.spec.name, self.built.parameters, arguments)
             found.append((self.built.spec, arguments))
 
-    for module in (burst, chase, cluster_launch, contiguous, exchange, gather, ring, stream, visibility):
+    for module in (
+        burst,
+        chase,
+        cluster_launch,
+        contiguous,
+        exchange,
+        gather,
+        cluster_pipeline,
+        stream,
+        visibility,
+    ):
         for name, stub in (("Buffer", Buffer), ("Statuses", Statuses), ("place", lambda *_: Buffer(128))):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, stub)
@@ -191,13 +201,13 @@ def launch_stream(gpu, spec, stages=3):
     constants = dict(spec.constants)
     threads = 160 if constants.get("completion") == "mbarrier" else 128 if spec.traits.by_threads else 64
     tile = 128 * 16 * constants.get("chunks", 2)
-    shape = Ring(stages, threads=threads, shared_alignment_bytes=128)
+    shape = Pipeline(stages, threads=threads, shared_alignment_bytes=128)
     operand = linear_operand(132 * 8 * tile, tile, shape)
     if constants.get("rank", 1) > 1:
         middle = [1] * (constants["rank"] - 2)
-        operand = Operand(4, (256, *middle, 1 << 14), (256, *middle, 8), ring=shape)
+        operand = Operand(4, (256, *middle, 1 << 14), (256, *middle, 8), pipeline=shape)
     elif "rank" in constants:
-        operand = Operand(4, (1 << 20,), (256,), ring=shape)
+        operand = Operand(4, (1 << 20,), (256,), pipeline=shape)
     stream.Stream(gpu, stream.Configuration(spec, operand, "hbm"), MEMORY, 1).launch(7)
 
 
@@ -227,8 +237,10 @@ def launch_chase(gpu, spec):
 def launch_ring(gpu, spec, stages=4):
     constants = dict(spec.constants)
     source = "computed" if constants.get("origin") == "computed" else "l2"
-    c = ring.RingConfiguration(spec, int(constants.get("group", 4)), source, 32 * KIB, stages, 1 << 24)
-    ring.ClusterRing(gpu, c, MEMORY, 1).launch(9)
+    c = cluster_pipeline.PipelineConfiguration(
+        spec, int(constants.get("group", 4)), source, 32 * KIB, stages, 1 << 24
+    )
+    cluster_pipeline.ClusterPipeline(gpu, c, MEMORY, 1).launch(9)
 
 
 def launch_exchange(gpu, spec, stages=2):
@@ -254,7 +266,7 @@ LAUNCH = {
     "pipeline": launch_contiguous,
     "chase": launch_chase,
     "burst": launch_burst,
-    "issue": lambda gpu, spec: chase.Train(gpu, spec, MEMORY, 512).cycles(4, 2),
+    "issue": lambda gpu, spec: chase.IssueBurst(gpu, spec, MEMORY, 512).cycles(4, 2),
     "ring": launch_ring,
     "exchange": launch_exchange,
     "gather": launch_gather,
@@ -283,7 +295,9 @@ ONE_STAGED_OF_EACH = {spec.protocol: spec for spec in reversed(STAGED)}
 @pytest.mark.parametrize("spec", ONE_STAGED_OF_EACH.values(), ids=lambda spec: spec.name)
 def test_more_stages_than_barriers_are_refused_before_a_launch(launched, spec, stages):
     says = (
-        "ring.stages|stages is 0" if stages == 0 else f"stages is {stages}, its PTX declares barriers for 32"
+        "pipeline.stages|stages is 0"
+        if stages == 0
+        else f"stages is {stages}, its PTX declares barriers for 32"
     )
     with pytest.raises(ValueError, match=says):
         LAUNCH[spec.protocol](launched, spec, stages=stages)

@@ -164,8 +164,8 @@ def test_a_cell_says_what_it_takes_of_an_sm():
     loop = kernel("cp_async", "multistage", depth=3, chunks=4, barriers=1, prefetch="128B")
     cell = Cell(loop, "hbm", MIB, 8 * KIB, 4, 128, 2)
     assert (cell.bytes_in_flight_per_sm, cell.shared_bytes_per_sm) == (48 * KIB, 64 * KIB)
-    ring = Cell(tma(2), "hbm", MIB, 8 * KIB, 4, 128)
-    assert ring.bytes_in_flight_per_sm == ring.shared_bytes_per_sm == 32 * KIB
+    pipeline = Cell(tma(2), "hbm", MIB, 8 * KIB, 4, 128)
+    assert pipeline.bytes_in_flight_per_sm == pipeline.shared_bytes_per_sm == 32 * KIB
     (loads, *_) = (s for s in kernels("ldg", "multistage") if dict(s.constants)["destination"] == "register")
     plain = Cell(loads, "hbm", MIB, 4 * KIB, 0, 256, 8)
     assert (plain.bytes_in_flight_per_sm, plain.shared_bytes_per_sm) == (32 * KIB, 0)

@@ -9,9 +9,9 @@ from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB
 from labkernels.protocols import measure
 from labkernels.protocols import visibility as visible
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline, unicast_pipeline
 from labkernels.protocols.exchange import EXCHANGES, PATTERNS, ExchangeConfiguration, align
 from labkernels.protocols.experiment import silent
-from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
 from labkernels.studies.broadcast import broadcast, dsm, handover
 from labkernels.studies.multicast import (
     cluster_counters,
@@ -24,7 +24,7 @@ from labkernels.studies.multicast import (
 )
 
 PROTOCOLS = ("ring", "exchange", "pair", "arrival", "visibility")
-RINGS = [broadcast, crowding, handover, handshake, multicast, multicast_fair, wide_clusters]
+PIPELINES = [broadcast, crowding, handover, handshake, multicast, multicast_fair, wide_clusters]
 SPECS = [spec for protocol in PROTOCOLS for spec in kernels(protocol=protocol)]
 
 
@@ -46,18 +46,18 @@ def test_every_kernel_assembles_and_shows_its_mechanism(spec):
     ],
 )
 def test_cluster_scope_is_what_brings_fences_into_the_loop(scope, fences, invalidates):
-    opcodes = assemble(multicast_ring(scope=scope)).loop_opcodes
+    opcodes = assemble(multicast_pipeline(scope=scope)).loop_opcodes
     assert ("MEMBAR.ALL.GPU" in opcodes) == fences
     assert ("CCTL.IVALL" in opcodes) == invalidates
 
 
 def test_a_unicast_ring_multicasts_nothing():
-    assert not [o for o in assemble(unicast_ring()).opcodes if "MULTICAST" in o]
+    assert not [o for o in assemble(unicast_pipeline()).opcodes if "MULTICAST" in o]
 
 
-def ring(**changes):
+def pipeline(**changes):
     given = dict(fan_out=4, source="l2", tile_bytes=32 * KIB, stages=4, footprint_bytes=1 << 24)
-    return RingConfiguration(changes.pop("spec", multicast_ring()), **{**given, **changes})
+    return PipelineConfiguration(changes.pop("spec", multicast_pipeline()), **{**given, **changes})
 
 
 @pytest.mark.parametrize(
@@ -65,25 +65,25 @@ def ring(**changes):
     [
         ({"tile_bytes": 1024 + 128, "fan_out": 16}, "not multiples of 128; give a tile of 2048"),
         ({"stages": 33}, "stages is 33, its PTX declares barriers for 32: give 1 to 32"),
-        ({"stages": 3, "spec": multicast_ring(producers=2)}, "3 stages are no multiple of 2 producers"),
+        ({"stages": 3, "spec": multicast_pipeline(producers=2)}, "3 stages are no multiple of 2 producers"),
         ({"footprint_bytes": 1000}, "1000 bytes does not hold whole tiles"),
         ({"groups_per_cluster": 2}, "2 groups of 4 CTAs in a cluster; give a kernel with group=4"),
     ],
 )
 def test_a_ring_that_cannot_run_is_refused_by_number_limit_and_fix(changes, says):
     with pytest.raises(ValueError, match=says):
-        ring(**changes).require_runnable()
+        pipeline(**changes).require_runnable()
 
 
 def test_who_brings_a_tile():
-    unicast = unicast_ring()
-    assert ring().share == "slices"
-    assert ring(spec=multicast_ring(share="leader")).share == "leader"
-    assert ring(spec=unicast).share == "everyone"
-    assert ring(spec=unicast, clustered=False).share == "alone"
+    unicast = unicast_pipeline()
+    assert pipeline().share == "slices"
+    assert pipeline(spec=multicast_pipeline(share="leader")).share == "leader"
+    assert pipeline(spec=unicast).share == "everyone"
+    assert pipeline(spec=unicast, clustered=False).share == "alone"
 
 
-@pytest.mark.parametrize("module", [*RINGS, cluster_counters])
+@pytest.mark.parametrize("module", [*PIPELINES, cluster_counters])
 @pytest.mark.parametrize("preset", ["quick", "full"])
 def test_presets_hold_distinct_runnable_rings(module, preset):
     chosen = list(module.configurations(module.PRESETS[preset]))
@@ -105,7 +105,7 @@ def test_patterns_send_as_often_as_they_receive(pattern, cluster):
     senders = {source for rank in range(cluster) for source in one.sources(rank)}
     assert received == len(senders) * one.peers
     assert all(rank not in one.sources(rank) for rank in range(cluster))
-    assert max(len(one.sources(rank)) for rank in range(cluster)) * one.share_bytes == one.slot_bytes
+    assert max(len(one.sources(rank)) for rank in range(cluster)) * one.share_bytes == one.stage_bytes
 
 
 def test_patterns_by_hand():
@@ -119,7 +119,7 @@ def test_patterns_by_hand():
 @pytest.mark.parametrize("preset", ["quick", "full"])
 def test_exchanges_fit_shared_memory(preset):
     for one, _ in dsm.configurations(dsm.PRESETS[preset]):
-        assert one.share_bytes + one.stages * one.slot_bytes <= 224 * KIB
+        assert one.share_bytes + one.stages * one.stage_bytes <= 224 * KIB
         assert one.share_bytes % one.command_bytes == 0
 
 
@@ -235,7 +235,7 @@ def test_no_nsight_compute_is_said_by_name(monkeypatch):
         counters.count(["true"], {})
 
 
-@pytest.mark.parametrize("module", RINGS)
+@pytest.mark.parametrize("module", PIPELINES)
 def test_rings_ask_for_memory_as_large_as_the_largest_reads(module, monkeypatch):
     class Asked(Exception):
         """Ends the measuring before a GPU is needed."""

@@ -12,7 +12,7 @@ from labkernels.errors import LabError, NoGpu, NotInstalled
 from labkernels.kernels.build import SANITIZER
 from labkernels.kernels.registry import PER_COPY, kernel
 from labkernels.legality import IllegalOperand, violations
-from labkernels.operand import Operand, Ring, Swizzle, linear_operand
+from labkernels.operand import Operand, Pipeline, Swizzle, linear_operand
 from labkernels.paths import PACKAGE
 from labkernels.protocols import counted, measure
 from labkernels.protocols.chase import transfer_operand
@@ -67,7 +67,7 @@ def test_every_configuration_is_legal_and_fits(module, preset, sm_count):
     for configuration in chosen:
         configuration.require_runnable()
         walk = walk_of(configuration)
-        blocks = sm_count * configuration.operand.ring.ctas_per_sm
+        blocks = sm_count * configuration.operand.pipeline.ctas_per_sm
         assert blocks * walk.outer_unit <= walk.outer_limit
         assert walk.inner_limit % walk.inner_step == 0
 
@@ -82,7 +82,7 @@ def test_mechanisms_are_compared_at_equal_bytes_in_flight():
     assert {4096 << n for n in range(6)} <= common
 
 
-def test_trains_fit_a_barrier_phase():
+def test_bursts_fit_a_barrier_phase():
     for spec, size, train in issue.plan(issue.PRESETS["full"]):
         assert size * train < 1 << 20, spec.name
 
@@ -93,14 +93,14 @@ def test_a_transfer_is_a_legal_box_of_any_rank(rank, transfer):
     if rank == 1 and transfer > 2048:
         pytest.skip("a box has at most 256 elements a side")
     operand = transfer_operand(
-        transfer, 10, max(transfer, 128), rank, Ring(stages=2, shared_alignment_bytes=128)
+        transfer, 10, max(transfer, 128), rank, Pipeline(stages=2, shared_alignment_bytes=128)
     )
     assert operand.rank == rank and operand.tile_bytes == transfer
     assert not violations(operand, "tma_tile")
 
 
 def test_a_ring_whose_threads_do_not_cover_the_tile_is_refused_with_the_fix():
-    operand = linear_operand(1 << 20, 4096, Ring(stages=3, threads=100, shared_alignment_bytes=128))
+    operand = linear_operand(1 << 20, 4096, Pipeline(stages=3, threads=100, shared_alignment_bytes=128))
     spec = kernel("cp_async", "stream", completion="group", depth=2, chunks=2)
     with pytest.raises(ValueError, match="3200 bytes, the tile has 4096; give 128 copying threads"):
         Configuration(spec, operand, "hbm").require_runnable()
@@ -112,7 +112,7 @@ def test_a_box_wider_than_its_swizzle_is_refused():
         Configuration(kernel("tma_tile", "stream", rank=2), operand, "hbm").require_runnable()
 
 
-def test_a_swizzle_over_short_rows_is_refused_because_slots_are_padded():
+def test_a_swizzle_over_short_rows_is_refused_because_stages_are_padded():
     operand = Operand(2, (32, 128), (32, 64), swizzle=Swizzle.B128)
     with pytest.raises(ValueError, match="swizzle span"):
         Configuration(kernel("tma_tile", "stream", rank=2), operand, "hbm").require_runnable()
@@ -148,7 +148,7 @@ def test_words_do_not_repeat_where_it_matters():
     assert not np.array_equal(words, random_words(np.arange(1 << 16), 8))
 
 
-def test_trains_come_with_all_that_a_copy_may_come_with():
+def test_bursts_come_with_all_that_a_copy_may_come_with():
     for preset in issue.PRESETS.values():
         found = {
             dict(spec.constants).get("per_copy")
@@ -164,8 +164,8 @@ def test_every_counted_stream_is_legal_and_every_sm_has_a_tile(preset):
     assert {c.source for c in chosen} == {"l2", "hbm"}
     for configuration in chosen:
         configuration.require_runnable()
-        ring = configuration.operand.ring
-        needed = 132 * ring.ctas_per_sm * walk_of(configuration).outer_unit
+        pipeline = configuration.operand.pipeline
+        needed = 132 * pipeline.ctas_per_sm * walk_of(configuration).outer_unit
         assert needed <= walk_of(configuration).outer_limit
 
 
@@ -200,7 +200,7 @@ def test_rounds_number_their_rows():
 
 
 class Bound:
-    """Stands for a stream or a ring bound to a GPU: says in `log` what is asked of it, in order."""
+    """Stands for a stream or a pipeline bound to a GPU: says in `log` what is asked of it, in order."""
 
     log: ClassVar[list[tuple]] = []
     resident_ctas_per_sm = 1
@@ -238,7 +238,7 @@ class Memory:
 @pytest.fixture
 def bound(monkeypatch):
     monkeypatch.setattr(Bound, "log", [])
-    for name in ("Stream", "ClusterRing"):
+    for name in ("Stream", "ClusterPipeline"):
         monkeypatch.setattr(measure, name, Bound)
     monkeypatch.setattr(measure, "Memory", Memory)
     monkeypatch.setattr(measure, "Buffer", lambda nbytes: nullcontext("made in shared memory"))
@@ -275,12 +275,12 @@ def test_what_delivers_wrong_bytes_ends_the_experiment_before_anything_is_timed(
 def test_streams_that_an_sm_does_not_hold_are_left_out(bound):
     preset = replace(throughput.PRESETS["quick"], ctas_per_sm=(1, 2))
     throughput.EXPERIMENT.measure(Gpu132(), preset, silent)
-    assert {c.operand.ring.ctas_per_sm for name, c in bound.log if name == "timed"} == {1}
+    assert {c.operand.pipeline.ctas_per_sm for name, c in bound.log if name == "timed"} == {1}
 
 
 @pytest.mark.parametrize("module", [stream_counters, cluster_counters], ids=lambda m: m.__name__)
 def test_counters_join_the_rows_of_the_launches_they_were_read_from(module, bound, monkeypatch):
-    for name in ("Stream", "ClusterRing", "Memory"):
+    for name in ("Stream", "ClusterPipeline", "Memory"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, {"Memory": Memory}.get(name, bound))
     monkeypatch.setattr(

@@ -32,17 +32,17 @@ def test_rows_without_what_a_figure_asks_for_are_not_measured(frames):
 
 
 def test_rounds_of_more_than_one_ring_are_refused(frames):
-    with pytest.raises(ValueError, match="more than one ring"):
-        cluster_rows.ring(frames["multicast"], source="l2", fan_out=4)
+    with pytest.raises(ValueError, match="more than one pipeline"):
+        cluster_rows.pipeline(frames["multicast"], source="l2", fan_out=4)
 
 
 def test_own_points_are_triangles_over_the_stored_lines(frames):
     table = cluster_rows.rates(
         where(frames["multicast"], source="l2", tile_bytes=32768, stages=6, **cluster_rows.PLAIN)
     )
-    chart = cluster_charts.ways(table, cluster_charts.fan_out_axis(), own=table.head(2))
+    chart = cluster_charts.transports(table, cluster_charts.fan_out_axis(), own=table.head(2))
     assert str(chart.to_dict()).count("triangle-up") == 1
-    assert "triangle-up" not in str(cluster_charts.ways(table, cluster_charts.fan_out_axis()).to_dict())
+    assert "triangle-up" not in str(cluster_charts.transports(table, cluster_charts.fan_out_axis()).to_dict())
 
 
 def test_traffic_is_counted_ratio_times_timed_rate(frames):
@@ -55,13 +55,13 @@ def test_traffic_is_counted_ratio_times_timed_rate(frames):
 
 
 def test_no_rows_make_empty_tables_with_the_same_columns(frames):
-    ring, counters, dsm = (frames[name] for name in ("multicast", "cluster_counters", "dsm"))
+    pipeline, counters, dsm = (frames[name] for name in ("multicast", "cluster_counters", "dsm"))
     for make, given in (
-        (cluster_rows.rates, [ring]),
+        (cluster_rows.rates, [pipeline]),
         (cluster_rows.exchange_rates, [dsm]),
         (found.read_ratios, [counters]),
         (found.by_clusters, [frames["crowding"]]),
-        (found.traffic, [ring, counters]),
+        (found.traffic, [pipeline, counters]),
     ):
         full, empty = make(*given), make(*(frame.head(0) for frame in given))
         assert empty.empty and set(empty.columns) == set(full.columns)

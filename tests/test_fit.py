@@ -10,7 +10,7 @@ from labkernels.errors import NotMeasured
 from labkernels.model import configurations as parts
 from labkernels.model.advisor import gpus
 from labkernels.model.closed_form import SHARES, constants
-from labkernels.model.fit import HANDED_OVER_NAMES, NAMES, SHARED, fit, save
+from labkernels.model.fit import FORWARDED_NAMES, NAMES, SHARED, fit, save
 from labkernels.paths import DATA
 from labkernels.store import Store
 from labkernels.studies import select
@@ -33,7 +33,7 @@ def renamed(frame, mechanism, new):
 def test_stored_constants_are_what_the_rows_give(gpu):
     of, _ = fit(parts.frames(Store(), gpu))
     stored = constants(gpu)
-    assert of.keys() == stored.keys() and {*NAMES, *HANDED_OVER_NAMES, *SHARED} < {*stored}
+    assert of.keys() == stored.keys() and {*NAMES, *FORWARDED_NAMES, *SHARED} < {*stored}
     assert {key: pytest.approx(value, rel=2e-3) for key, value in of.items()} == stored
 
 
@@ -52,12 +52,12 @@ def test_saving_again_changes_nothing_and_leaves_other_gpus_where_they_are(gpu, 
 
 
 @each_gpu
-def test_handovers_are_fitted_by_two_thirds_and_none_is_of_the_grid_they_are_tested_on(gpu):
-    table = parts.handovers(select.require_rows(Store(), "handover", gpu))
+def test_forwarding_is_fitted_by_two_thirds_and_none_is_of_the_grid_they_are_tested_on(gpu):
+    table = parts.forwarding(select.require_rows(Store(), "handover", gpu))
     assert set(table.mechanism) == {"dsm_bulk", "dsm_load", "tma_multicast"}
     assert set(table.variant) == {*SHARES}
     assert 0.15 < table.held_out.mean() < 0.5
-    tested = parts.rings(select.require_rows(Store(), "broadcast", gpu), "broadcast")
+    tested = parts.pipelines(select.require_rows(Store(), "broadcast", gpu), "broadcast")
     assert not set(table.tiles_in_flight) & set(tested.tiles_in_flight)
     best = table.loc[table.groupby(["mechanism", *parts.CELL])["median"].idxmax()]
     ratio = parts.predicted(best[best.held_out], constants(gpu)).ratio

@@ -113,7 +113,7 @@ def test_few_files_lie_at_the_top():
         ("import labkernels.studies.paged.findings", "studies.gemm.rules", False),
         ("def late():\n    from labkernels.model.fit import save", "studies.run", False),
         ("from labkernels.studies.stats import where", "studies.gemm.rules", True),
-        ("from labkernels.production import catalog", "protocols.ring", False),
+        ("from labkernels.production import catalog", "protocols.cluster_pipeline", False),
     ],
 )
 def test_an_arrow_that_runs_up_is_seen(source, target, allowed):

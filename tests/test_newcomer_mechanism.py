@@ -29,7 +29,7 @@ ${stream.function("bulk_prefetch_stream")}
         ${mbarrier.expect("full_at", "tile_bytes")}
         ${walk.address("at")}
         cp.async.bulk.prefetch.L2.global [at], tile_bytes;
-        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [slot], [at], tile_bytes, [full_at];
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [stage], [at], tile_bytes, [full_at];
     //% endcall
     ${stream.ring_consume()}
     ${stream.finish()}
@@ -125,7 +125,7 @@ PTX_FAULTS = {
     "an axis": ("tile_bytes, [full_at]", "${size}, [full_at]", "'size' is undefined; its axes in kernels/registry.py"),
     "an end": ("//% endcall\n", "", "kernels/ptx/bulk_prefetch.ptx, line 23: "),
     "an operand": (", tile_bytes, [full_at]", ", [full_at]", "Arguments mismatch for instruction 'cp.async.bulk'"),
-    "a bound": ("    //% endcall", "        cp.async.cg.shared.global [slot], [at], 16;\n    //% endcall",
+    "a bound": ("    //% endcall", "        cp.async.cg.shared.global [stage], [at], 16;\n    //% endcall",
                 "cp_async in its code, beside bulk_prefetch"),
 }  # fmt: skip
 TRY_ALL = f"""

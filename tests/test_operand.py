@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkernels.legality import RULES, IllegalOperand, require_legal, violations
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS, names
-from labkernels.operand import Operand, Ring, Swizzle, swizzle_offset
+from labkernels.operand import Operand, Pipeline, Swizzle, swizzle_offset
 from labkernels.paths import ROOT
 
 SHARED_LIMIT = 232_448
@@ -50,7 +50,7 @@ def legal(draw, mechanism: str, min_rank: int = 1, swizzle: Swizzle | None = Non
     for size in shape[1:]:
         strides.append(extent + 16 * draw(st.integers(0, 2)))
         extent = strides[-1] * size
-    ring = Ring(
+    pipeline = Pipeline(
         stages=draw(st.integers(1, 4)),
         ctas_per_sm=draw(st.integers(1, 2)),
         threads=32 * draw(st.integers(1, 32)),
@@ -63,7 +63,7 @@ def legal(draw, mechanism: str, min_rank: int = 1, swizzle: Swizzle | None = Non
         tuple(strides),
         draw(st.sampled_from([16, 128, 256])),
         swizzle=swizzle,
-        ring=ring,
+        pipeline=pipeline,
     )
 
 
@@ -99,13 +99,13 @@ def test_legal_operands_are_taken(data, mechanism, arch):
 
 
 def mutate_base(operand, mechanism):
-    unit = operand.ring.copy_bytes
+    unit = operand.pipeline.copy_bytes
     return replace(operand, base_alignment_bytes=8), "base_alignment_bytes", 8, f"at least {unit}"
 
 
-def mutate_slots(operand, mechanism):
-    ring = replace(operand.ring, shared_alignment_bytes=8)
-    return replace(operand, ring=ring), "ring.shared_alignment_bytes", 8, "at least "
+def mutate_stages(operand, mechanism):
+    pipeline = replace(operand.pipeline, shared_alignment_bytes=8)
+    return replace(operand, pipeline=pipeline), "pipeline.shared_alignment_bytes", 8, "at least "
 
 
 def mutate_row(operand, mechanism):
@@ -143,15 +143,20 @@ def mutate_swizzle(operand, mechanism):
     return mutant, "inner_row_bytes", span + 16, f"at most {span}"
 
 
-def mutate_slot_under_swizzle(operand, mechanism):
+def mutate_stage_under_swizzle(operand, mechanism):
     repeat = operand.swizzle.repeat_bytes
-    ring = replace(operand.ring, shared_alignment_bytes=repeat // 2)
-    return replace(operand, ring=ring), "ring.shared_alignment_bytes", repeat // 2, f"at least {repeat}"
+    pipeline = replace(operand.pipeline, shared_alignment_bytes=repeat // 2)
+    return (
+        replace(operand, pipeline=pipeline),
+        "pipeline.shared_alignment_bytes",
+        repeat // 2,
+        f"at least {repeat}",
+    )
 
 
-def mutate_slot_of_a_plain_box(operand, mechanism):
-    ring = replace(operand.ring, shared_alignment_bytes=64)
-    return replace(operand, ring=ring), "ring.shared_alignment_bytes", 64, "at least 128"
+def mutate_stage_of_a_plain_box(operand, mechanism):
+    pipeline = replace(operand.pipeline, shared_alignment_bytes=64)
+    return replace(operand, pipeline=pipeline), "pipeline.shared_alignment_bytes", 64, "at least 128"
 
 
 def mutate_map(operand, mechanism):
@@ -193,43 +198,68 @@ def mutate_rows(operand, mechanism):
 
 
 def mutate_shared(operand, mechanism):
-    ring = replace(operand.ring, stages=SHARED_LIMIT // operand.slot_bytes + 1, ctas_per_sm=1)
-    mutant = replace(operand, ring=ring)
+    pipeline = replace(operand.pipeline, stages=SHARED_LIMIT // operand.stage_bytes + 1, ctas_per_sm=1)
+    mutant = replace(operand, pipeline=pipeline)
     return mutant, "shared_bytes", mutant.shared_bytes, f"at most {SHARED_LIMIT}"
 
 
 def mutate_shared_per_sm(operand, mechanism):
     # Half the limit of a CTA: one fits, and so would two without the 1 KiB reserved for each, three never do.
-    stages = SHARED_LIMIT // 2 // (operand.slot_bytes + 16)
-    mutant = replace(operand, ring=replace(operand.ring, stages=max(stages, 1), ctas_per_sm=3))
+    stages = SHARED_LIMIT // 2 // (operand.stage_bytes + 16)
+    mutant = replace(operand, pipeline=replace(operand.pipeline, stages=max(stages, 1), ctas_per_sm=3))
     cta_bytes = -(-(mutant.shared_bytes + 1024) // 128) * 128
     return mutant, "shared bytes per SM", 3 * cta_bytes, "at most 233472"
 
 
 def mutate_cluster(operand, mechanism):
-    return replace(operand, ring=replace(operand.ring, cluster=17)), "ring.cluster", 17, "at most 16"
+    return (
+        replace(operand, pipeline=replace(operand.pipeline, cluster=17)),
+        "pipeline.cluster",
+        17,
+        "at most 16",
+    )
 
 
 def mutate_no_cluster(operand, mechanism):
-    return replace(operand, ring=replace(operand.ring, cluster=1)), "ring.cluster", 1, "at least 2"
+    return (
+        replace(operand, pipeline=replace(operand.pipeline, cluster=1)),
+        "pipeline.cluster",
+        1,
+        "at least 2",
+    )
 
 
 def mutate_ctas(operand, mechanism):
-    return replace(operand, ring=replace(operand.ring, ctas_per_sm=33)), "ring.ctas_per_sm", 33, "at most 32"
+    return (
+        replace(operand, pipeline=replace(operand.pipeline, ctas_per_sm=33)),
+        "pipeline.ctas_per_sm",
+        33,
+        "at most 32",
+    )
 
 
 def mutate_threads(operand, mechanism):
-    return replace(operand, ring=replace(operand.ring, threads=1025)), "ring.threads", 1025, "at most 1024"
+    return (
+        replace(operand, pipeline=replace(operand.pipeline, threads=1025)),
+        "pipeline.threads",
+        1025,
+        "at most 1024",
+    )
 
 
 def mutate_threads_per_sm(operand, mechanism):
     # 33 threads occupy two warps.
-    ring = replace(operand.ring, threads=993, ctas_per_sm=3)
-    return replace(operand, ring=ring), "threads per SM", 3072, "at most 2048"
+    pipeline = replace(operand.pipeline, threads=993, ctas_per_sm=3)
+    return replace(operand, pipeline=pipeline), "threads per SM", 3072, "at most 2048"
 
 
 def mutate_copy(operand, mechanism):
-    return replace(operand, ring=replace(operand.ring, copy_bytes=12)), "ring.copy_bytes", 12, "one of "
+    return (
+        replace(operand, pipeline=replace(operand.pipeline, copy_bytes=12)),
+        "pipeline.copy_bytes",
+        12,
+        "one of ",
+    )
 
 
 def mutate_unneeded_swizzle(operand, mechanism):
@@ -243,15 +273,15 @@ def mutate_element(operand, mechanism):
 MUTATIONS = [
     # mutation, mechanisms it concerns, smallest rank, swizzles
     (mutate_base, set(MECHANISMS) - DSM, 1, [None]),
-    (mutate_slots, set(MECHANISMS), 1, [None]),
+    (mutate_stages, set(MECHANISMS), 1, [None]),
     (mutate_row, THREAD_GLOBAL | TENSOR_MAP, 1, [None]),
     (mutate_size, BULK | DSM, 1, [None]),
     (mutate_box, TENSOR_MAP, 2, [None]),
     (mutate_stride, THREAD_GLOBAL | TENSOR_MAP, 2, [None]),
     (mutate_far_stride, TENSOR_MAP, 2, [None]),
     (mutate_swizzle, TENSOR_MAP, 1, SWIZZLED),
-    (mutate_slot_under_swizzle, TENSOR_MAP, 1, SWIZZLED),
-    (mutate_slot_of_a_plain_box, TENSOR_MAP, 1, [Swizzle.NONE]),
+    (mutate_stage_under_swizzle, TENSOR_MAP, 1, SWIZZLED),
+    (mutate_stage_of_a_plain_box, TENSOR_MAP, 1, [Swizzle.NONE]),
     (mutate_map, TENSOR_MAP, 1, [None]),
     (mutate_rank, TENSOR_MAP, 1, [None]),
     (mutate_extent, TENSOR_MAP, 2, [None]),
@@ -303,24 +333,26 @@ def test_dense_rows_off_16_bytes_are_a_legal_bulk_tile_but_no_tensor_map():
 
 @pytest.mark.parametrize("mechanism", COUNTS_BYTES)
 def test_a_phase_counts_at_most_2_to_20_less_1_bytes(mechanism):
-    million = Operand(8, (128, 1024), (128, 1024), ring=Ring(stages=1, cluster=2))
+    million = Operand(8, (128, 1024), (128, 1024), pipeline=Pipeline(stages=1, cluster=2))
     refused(million, mechanism, "tile_bytes", 2**20, f"at most {2**20 - 1}")
 
 
 FIXES = {
     "base_alignment_bytes": lambda o, n: replace(o, base_alignment_bytes=n),
-    "ring.shared_alignment_bytes": lambda o, n: replace(o, ring=replace(o.ring, shared_alignment_bytes=n)),
+    "pipeline.shared_alignment_bytes": lambda o, n: replace(
+        o, pipeline=replace(o.pipeline, shared_alignment_bytes=n)
+    ),
     "inner_row_bytes": lambda o, n: replace(
         o, tile=(n, *o.tile[1:]), shape=(n, *o.shape[1:]), strides_bytes=()
     ),
     "tensor_map_alignment_bytes": lambda o, n: replace(o, tensor_map_alignment_bytes=n),
-    "shared_bytes": lambda o, n: replace(o, ring=replace(o.ring, stages=n)),
-    "shared bytes per SM": lambda o, n: replace(o, ring=replace(o.ring, ctas_per_sm=n)),
-    "ring.cluster": lambda o, n: replace(o, ring=replace(o.ring, cluster=n)),
-    "ring.copy_bytes": lambda o, n: replace(o, ring=replace(o.ring, copy_bytes=n)),
+    "shared_bytes": lambda o, n: replace(o, pipeline=replace(o.pipeline, stages=n)),
+    "shared bytes per SM": lambda o, n: replace(o, pipeline=replace(o.pipeline, ctas_per_sm=n)),
+    "pipeline.cluster": lambda o, n: replace(o, pipeline=replace(o.pipeline, cluster=n)),
+    "pipeline.copy_bytes": lambda o, n: replace(o, pipeline=replace(o.pipeline, copy_bytes=n)),
 }
 MECHANICAL = [mutation for mutation in MUTATIONS if mutation[0] in {
-    mutate_base, mutate_slots, mutate_row, mutate_swizzle, mutate_slot_under_swizzle, mutate_map,
+    mutate_base, mutate_stages, mutate_row, mutate_swizzle, mutate_stage_under_swizzle, mutate_map,
     mutate_shared, mutate_shared_per_sm, mutate_cluster, mutate_no_cluster, mutate_copy,
 }]  # fmt: skip
 
@@ -333,7 +365,7 @@ MECHANICAL = [mutation for mutation in MUTATIONS if mutation[0] in {
 def test_the_stated_fix_makes_it_legal(mutation, concerned, min_rank, swizzles, data):
     mechanism = data.draw(st.sampled_from(sorted(concerned)))
     operand = data.draw(legal(mechanism, min_rank, data.draw(st.sampled_from(swizzles))))
-    operand = replace(operand, ring=replace(operand.ring, threads=128))
+    operand = replace(operand, pipeline=replace(operand.pipeline, threads=128))
     mutant, quantity, *_ = mutation(operand, mechanism)
     assert quantity in {v.quantity for v in violations(mutant, mechanism)}
     for _ in range(3):  # a fix may uncover another rule: wider rows need wider strides
@@ -350,13 +382,15 @@ def test_padding_strides_and_rows_as_told_makes_it_legal(data, mechanism):
     mutant = mutate_stride(
         replace(operand, shape=(*operand.shape[:-1], 7), tile=(*operand.tile[:-1], 2)), mechanism
     )[0]
-    told = {v.quantity: stated(v) for v in violations(replace(mutant, ring=Ring(stages=1)), mechanism)}
+    told = {
+        v.quantity: stated(v) for v in violations(replace(mutant, pipeline=Pipeline(stages=1)), mechanism)
+    }
     assert set(told) == {f"strides_bytes[{last - 1}]", f"shape[{last}]"}
     fixed = replace(
         mutant,
         shape=(*mutant.shape[:-1], told[f"shape[{last}]"]),
         strides_bytes=(*mutant.strides_bytes[:-1], told[f"strides_bytes[{last - 1}]"]),
-        ring=Ring(stages=1),
+        pipeline=Pipeline(stages=1),
     )
     assert violations(fixed, mechanism) == ()
 
@@ -375,7 +409,7 @@ def test_no_numbers_crash_it(data, mechanism, values):
 
     lists = st.lists(values, max_size=6)
     try:
-        ring = Ring(*(draw(values) for _ in range(5)), draw(st.one_of(values, st.just(128))))
+        pipeline = Pipeline(*(draw(values) for _ in range(5)), draw(st.one_of(values, st.just(128))))
         operand = Operand(
             draw(st.one_of(values, st.just(4))),
             draw(st.one_of(lists, values)),
@@ -383,7 +417,7 @@ def test_no_numbers_crash_it(data, mechanism, values):
             draw(st.one_of(lists, st.just(()))),
             draw(st.one_of(values, st.just(16))),
             swizzle=draw(st.sampled_from([*Swizzle, 3])),
-            ring=ring,
+            pipeline=pipeline,
         )
         require_legal(operand, mechanism)
     except IllegalOperand as error:
@@ -402,7 +436,7 @@ def test_well_formed_but_wild_operands_get_a_verdict(data, mechanism):
     def several(count):
         return data.draw(st.lists(size, min_size=count, max_size=count))
 
-    ring = Ring(*(data.draw(size) for _ in range(5)), data.draw(alignment))
+    pipeline = Pipeline(*(data.draw(size) for _ in range(5)), data.draw(alignment))
     operand = Operand(
         data.draw(st.sampled_from([1, 2, 4, 8])),
         several(rank),
@@ -411,7 +445,7 @@ def test_well_formed_but_wild_operands_get_a_verdict(data, mechanism):
         data.draw(alignment),
         data.draw(alignment),
         data.draw(st.sampled_from(Swizzle)),
-        ring,
+        pipeline,
     )
     for violation in violations(operand, mechanism):
         assert str(violation.value) in str(violation) and violation.limit in str(violation) and violation.fix
@@ -460,15 +494,17 @@ def test_swizzle_repeats(swizzle, repeat):
 
 
 def test_derived_sizes():
-    operand = Operand(2, (4096, 4096), (64, 32), swizzle=Swizzle.B128, ring=Ring(stages=6, ctas_per_sm=2))
+    operand = Operand(
+        2, (4096, 4096), (64, 32), swizzle=Swizzle.B128, pipeline=Pipeline(stages=6, ctas_per_sm=2)
+    )
     assert operand.strides_bytes == (8192,)
     assert operand.inner_row_bytes == operand.contiguous_bytes == 128
-    assert operand.tile_bytes == operand.slot_bytes == 4096
+    assert operand.tile_bytes == operand.stage_bytes == 4096
     assert operand.tile_steps_bytes == (128, 262_144)
     assert operand.shared_bytes == 6 * (4096 + 16)
     assert operand.bytes_in_flight_per_sm == 4096 * 6 * 2
     narrow = replace(operand, tile=(8, 32))
-    assert (narrow.tile_bytes, narrow.slot_bytes) == (512, 4096)  # each 16-byte row takes a 128-byte line
+    assert (narrow.tile_bytes, narrow.stage_bytes) == (512, 4096)  # each 16-byte row takes a 128-byte line
 
 
 @pytest.mark.parametrize(
@@ -483,7 +519,7 @@ def test_derived_sizes():
         ({"shape": 64}, TypeError, "shape is 64, not a sequence: give"),
         ({"shape": (4.0, 4)}, TypeError, r"shape\[0\] is 4.0, not a whole number: give"),
         ({"swizzle": 128}, TypeError, "swizzle is 128, not a Swizzle: give"),
-        ({"ring": None}, TypeError, "ring is None, not a Ring: give"),
+        ({"pipeline": None}, TypeError, "pipeline is None, not a Pipeline: give"),
     ],
 )
 def test_malformed_operands_say_what_to_give(wrong, error, message):

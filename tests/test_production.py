@@ -8,18 +8,18 @@ PRACTICES = {rule.id: rule.practice for rule in RULES if rule.practice}
 
 
 def test_what_follows_and_what_does_not_are_told_apart():
-    found = practice.beside(Store().read("operands"), PRACTICES)
+    found = practice.followed(Store().read("operands"), PRACTICES)
     assert "K (paged), V (paged) by cp_async" in found["fa3_decode"].against
     assert "by tma_tile" in found["fa3_decode"].follow
     assert found["plain_loads_keep_up"].against_count < 3 < found["plain_loads_keep_up"].follow_count
 
 
 def test_every_practice_finds_operands_in_the_catalog():
-    found = practice.beside(Store().read("operands"), PRACTICES)
+    found = practice.followed(Store().read("operands"), PRACTICES)
     assert found.keys() == PRACTICES.keys()
     assert all(one.follow_count + one.against_count > 0 for one in found.values())
 
 
-def test_a_rule_that_speaks_of_no_operand_is_left_out():
+def test_a_rule_that_applies_to_no_operand_is_left_out():
     nothing = practice.Practice("system == 'none'", "mechanism == 'ldg'")
-    assert practice.beside(Store().read("operands"), {"lag": nothing}) == {}
+    assert practice.followed(Store().read("operands"), {"lag": nothing}) == {}

@@ -22,7 +22,7 @@ def table(gpu, name):
     store = Store()
     if name in ("handed over", "computed"):
         rows = table(gpu, "broadcast")
-        return rows[validate.handed_over(rows)] if name == "handed over" else where(rows, source="computed")
+        return rows[validate.forwarded(rows)] if name == "handed over" else where(rows, source="computed")
     if name == "single runs":
         rows = table(gpu, "paged decode")
         return rows[validate.single_runs(rows)]
@@ -90,7 +90,7 @@ def test_out_of_step_the_model_takes_what_multicast_gains():
         assert rates[taken.choice] >= 0.98 * rates.max(), (source, fan_out)
 
 
-def test_tiles_handed_over_come_from_everywhere():
+def test_forwarded_tiles_come_from_everywhere():
     assert set(table(GPU, "handed over").source) == {"hbm", "l2", "computed"}
 
 

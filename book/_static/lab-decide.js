@@ -1,8 +1,8 @@
 // The decision page: the formulas of labkernels/model/closed_form.py and the checks of labkernels/model/advisor.py, in the browser.
 (() => {
   const MECHANISMS = {};  // name: what it is, as labkernels/mechanisms.py says; from the page, in order of preference
-  const QUEUED = { hbm: ["turn", "memory", "rows", "exchange"], l2: ["turn", "memory", "exchange"], computed: ["turn", "memory", "exchange"] };
-  const PIECE_BYTES = 16, RING_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015;
+  const QUEUED = { hbm: ["latency", "bandwidth", "box rows", "DSM egress"], l2: ["latency", "bandwidth", "DSM egress"], computed: ["latency", "bandwidth", "DSM egress"] };
+  const VECTOR_BYTES = 16, PIPELINE_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
@@ -17,13 +17,13 @@
   };
   const sharesOf = (mechanism, load) => {
     const moves = MECHANISMS[mechanism];
-    if (!moves.touches_global || load.source === "computed") return load.tile_bytes % (PIECE_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
+    if (!moves.touches_global || load.source === "computed") return load.tile_bytes % (VECTOR_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
     return load.fan_out > 1 && !moves.by_threads && !moves.crosses_ctas ? ["everyone", "alone"] : [""];
   };
   const smsOf = (load, of, share) =>
     share === "alone" ? Math.floor(of.gpu.sms_at_fan_out_1 / load.fan_out) * load.fan_out : of.gpu[`sms_at_fan_out_${load.fan_out}`];
 
-  function handedOver(mechanism, load, of, share) {
+  function forwarded(mechanism, load, of, share) {
     const moves = MECHANISMS[mechanism], way = of[wayOf(mechanism, load, share)];
     const tile = load.tile_bytes, others = load.fan_out - 1, atOnce = load.ctas_per_sm;
     const own = share === "slices" ? tile / load.fan_out : tile;
@@ -31,44 +31,44 @@
     const peers = share === "slices" || moves.pushes ? others : 1;
     const found = { issue: way.handshake_cycles + way.peer_cycles * peers };
     if (load.source === "computed" && moves.source !== "cluster") found.issue += own / way.make_bytes_per_cycle;
-    let turn;
+    let roundTrip;
     if (!moves.touches_global) {
       const alone = share === "leader" || (moves.pushes && others === 1);
-      found.exchange = (own * others * atOnce) / (alone ? of.dsm.outbox_bytes_per_cycle : way.crossing_bytes_per_cycle);
-      turn = found.exchange / atOnce;
+      found["DSM egress"] = (own * others * atOnce) / (alone ? of.dsm.outbox_bytes_per_cycle : way.crossing_bytes_per_cycle);
+      roundTrip = found["DSM egress"] / atOnce;
       if (load.source !== "computed") {
-        turn += way[`latency_${load.source}_cycles`] + own / way.turn_bytes_per_cycle;
-        found.memory = (tile * atOnce * sms) / load.fan_out / of.gpu[`${load.source}_bytes_per_cycle`];
-        found.rows = (own / load.row_bytes) * atOnce * of.tma.row_cycles;
+        roundTrip += way[`latency_${load.source}_cycles`] + own / way.turn_bytes_per_cycle;
+        found.bandwidth = (tile * atOnce * sms) / load.fan_out / of.gpu[`${load.source}_bytes_per_cycle`];
+        found["box rows"] = (own / load.row_bytes) * atOnce * of.tma.row_cycles;
       }
     } else {
-      turn = way.latency_l2_cycles + tile / way.turn_bytes_per_cycle;
-      found.memory = (tile * atOnce * sms) / load.fan_out / way.store_bytes_per_cycle;
-      found.rows = (tile / load.row_bytes) * atOnce * of.tma.row_cycles;
+      roundTrip = way.latency_l2_cycles + tile / way.turn_bytes_per_cycle;
+      found.bandwidth = (tile * atOnce * sms) / load.fan_out / way.store_bytes_per_cycle;
+      found["box rows"] = (tile / load.row_bytes) * atOnce * of.tma.row_cycles;
     }
-    found.turn = turn / load.tiles_in_flight;
-    found.ingest = (tile * atOnce) / of.gpu.ingest_bytes_per_cycle;
+    found.latency = roundTrip / load.tiles_in_flight;
+    found["SM ingress"] = (tile * atOnce) / of.gpu.ingest_bytes_per_cycle;
     if (load.compute_cycles) found.compute = load.compute_cycles;
     return found;
   }
 
   function terms(mechanism, load, of, share) {
     const moves = MECHANISMS[mechanism];
-    if (!moves.touches_global || load.source === "computed") return handedOver(mechanism, load, of, share);
+    if (!moves.touches_global || load.source === "computed") return forwarded(mechanism, load, of, share);
     const wayName = wayOf(mechanism, load, share), way = of[wayName], tile = load.tile_bytes;
     const flight = moves.through_registers ? 1 : load.tiles_in_flight;
     const sms = smsOf(load, of, share);
     const inStep = load.fan_out > 1 && load.source === "l2" && wayName !== "tma";
-    let turn = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
+    let roundTrip = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
     let issue = moves.through_registers ? 0 : way.handshake_cycles;
     if (moves.by_threads) {
-      const pieces = (of.threads.piece_cycles * tile) / PIECE_BYTES / load.threads;
-      turn += pieces;
-      if (!moves.through_registers) issue += pieces + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
+      const vectors = (of.threads.piece_cycles * tile) / VECTOR_BYTES / load.threads;
+      roundTrip += vectors;
+      if (!moves.through_registers) issue += vectors + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
     } else {
-      let pieces = of.tma.copy_cycles * (load.copies - 1);
-      if (load.lookups) pieces += of[mechanism].lookup_cycles * load.lookups;
-      issue += pieces / load.issuers;
+      let vectors = of.tma.copy_cycles * (load.copies - 1);
+      if (load.lookups) vectors += of[mechanism].lookup_cycles * load.lookups;
+      issue += vectors / load.issuers;
     }
     let onceFor = load.fan_out;
     if (wayName === "tma" && load.source === "l2") onceFor = 1;
@@ -80,12 +80,12 @@
     const asked = tile * load.ctas_per_sm * sms;
     const memory = asked / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency;
     const found = {
-      turn: turn / flight,
+      latency: roundTrip / flight,
       issue,
-      memory: wayName === "tma" && load.fan_out > 1 ? Math.max(memory, asked / of.gpu.l2_bytes_per_cycle) : memory,
-      ingest: (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
+      bandwidth: wayName === "tma" && load.fan_out > 1 ? Math.max(memory, asked / of.gpu.l2_bytes_per_cycle) : memory,
+      "SM ingress": (tile * load.ctas_per_sm) / of.gpu.ingest_bytes_per_cycle,
     };
-    if (moves.takes_tensor_map) found.rows = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
+    if (moves.takes_tensor_map) found["box rows"] = (tile / load.row_bytes) * load.ctas_per_sm * of.tma.row_cycles;
     if (load.compute_cycles) found.compute = load.compute_cycles;
     return found;
   }
@@ -107,7 +107,7 @@
     const way = of[wayOf(mechanism, load, share)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
     const instructions = moves.by_threads
-      ? Math.max(1, load.tile_bytes / PIECE_BYTES / load.threads)
+      ? Math.max(1, load.tile_bytes / VECTOR_BYTES / load.threads)
       : moves.pushes ? load.fan_out : (load.copies + load.lookups) / load.issuers;
     return { mechanism, share, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
@@ -150,11 +150,11 @@
     const inRegisters = moves.through_registers && !passesOn, brought = passesOn && !isMade;  // by TMA, before it is passed on
     const alone = q.cluster === 1 && moves.crosses_ctas;
     const nothing = isMade && !moves.crosses_ctas;
-    if (nothing) bad(false, "the tile is made in shared memory: there is nothing to load");
+    if (nothing) bad(false, "the tile is computed in shared memory: there is nothing to load");
     else if (!(alone && passesOn)) {
       bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
-      bad(shared <= SHARED_PER_CTA, `the ring takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
-      bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' rings exceed the SM's shared memory");
+      bad(shared <= SHARED_PER_CTA, `the pipeline takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
+      bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' pipelines exceed the SM's shared memory");
       if (moves.by_threads && !passesOn) {
         bad(moves.access_bytes.includes(copy), `its instructions move no ${copy} bytes at once`);
         bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
@@ -176,8 +176,8 @@
       if (moves.counts_bytes || brought) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     }
     bad(q.consumer !== "registers" || inRegisters, "delivers to shared memory, not to registers");
-    bad(!inRegisters || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two slots: give 2 stages");
-    bad(!q.index_rows || moves.by_threads || moves.crosses_ctas || "lookup_cycles" in (of[mechanism] ?? {}), "look-ups of indices were not measured");
+    bad(!inRegisters || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two stages: give 2 stages");
+    bad(!q.index_rows || moves.by_threads || moves.crosses_ctas || "lookup_cycles" in (of[mechanism] ?? {}), "page-table loads were not measured");
     bad(!alone, "one CTA needs the tile: there is nobody to share it with");
     bad(!q.index_rows || !moves.crosses_ctas, "sharing indexed tiles was not measured");
     bad(nothing || q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
@@ -198,7 +198,7 @@
     let change = "", gain = 1;
     for (const [what, changed] of Object.entries(changes)) {
       const then = { ...load, ...changed };
-      if (inFlight(then) > Math.max(RING_BYTES, inFlight(load))) continue;
+      if (inFlight(then) > Math.max(PIPELINE_BYTES, inFlight(load))) continue;
       const ratio = predict(mechanism, then, of).gbps / now;
       if (ratio > gain) [change, gain] = [what, ratio];
     }

@@ -35,7 +35,7 @@ _LIMITS = ("name", "least", "most", "choices", "power_of_two")
 
 TYPICAL: dict[str, Question] = {
     "A or B of a GEMM, its own tile": Question(),
-    "the same in small rings: 8 KiB in flight": Question(rows=32, stages=2),
+    "the same in small pipelines: 8 KiB in flight": Question(rows=32, stages=2),
     "the same, one tile at a time": Question(stages=1),
     "A or B of a GEMM, four CTAs share it, from HBM": Question(cluster=4, row_bytes=512, rows=64),
     "the same from L2": Question(cluster=4, row_bytes=512, rows=64, source="l2", tensor_mib=32),
@@ -85,15 +85,15 @@ def typical(gpu: str) -> Table:
 
 
 def along_in_flight(gpu: str) -> pd.DataFrame:
-    """The model's throughput from HBM of a ring of four tiles, by bytes in flight, with the interval of its errors."""
-    of, ring = constants(gpu), Load(tile_bytes=8 * KIB, row_bytes=2 * KIB, threads=256)
+    """The model's throughput from HBM of a four-stage pipeline, by bytes in flight, with the interval of its errors."""
+    of, pipeline = constants(gpu), Load(tile_bytes=8 * KIB, row_bytes=2 * KIB, threads=256)
     tiles = [KIB << power for power in range(6)]
-    points = {(name, tile): predict(name, replace(ring, tile_bytes=tile), of)
+    points = {(name, tile): predict(name, replace(pipeline, tile_bytes=tile), of)
               for name in ("cp_async", "tma_tile") for tile in tiles}  # fmt: skip
     return pd.DataFrame(
         {
             "mechanism": name,
-            "bytes_in_flight_per_sm": tile * ring.tiles_in_flight,
+            "bytes_in_flight_per_sm": tile * pipeline.tiles_in_flight,
             "gbps": one.gbps,
             "low": one.gbps / one.high,
             "high": one.gbps / one.low,

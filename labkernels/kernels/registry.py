@@ -15,7 +15,7 @@ class KernelSpec:
     Attributes:
         mechanism: a name of `MECHANISMS`; also the file `ptx/<mechanism>.ptx`.
         protocol: `stream` (many transfers in flight), `gather` (the same through a page table), `chase` (one
-            dependent transfer at a time) or `issue` (a train of transfers handed over).
+            dependent transfer at a time) or `issue` (a burst of back-to-back transfers).
         constants: compile-time constants, sorted by name.
     """
 
@@ -48,7 +48,7 @@ class KernelSpec:
     def max_registers(self) -> int:
         """Registers per thread given to the linker: few enough for 512 threads and more on an SM, no spill in a loop.
 
-        Tiles that pass through registers are held there twice, `chunks` pieces of 16 bytes each; a gather beside
+        Tiles that pass through registers are held there twice, `chunks` vectors of 16 bytes each; a gather beside
         tensor cores fills the SM with one block of 384 threads.
         """
         if dict(self.constants).get("compute") == "wgmma":
@@ -86,9 +86,9 @@ class KernelSpec:
         return f"{', '.join(foreign)} in its code, beside {self.mechanism}" if foreign else ""
 
 
-CHUNKS = (1, 2, 4, 8)  # 16-byte pieces per thread and tile, unrolled as a kernel author would
+CHUNKS = (1, 2, 4, 8)  # 16-byte vectors per thread and tile, unrolled as a kernel author would
 POLICIES = ("nc", "cg", "L1::no_allocate")  # modifiers of ld.global
-PER_COPY = ("copy", "expect", "wait", "lookup")  # what a train's copy comes with; see ptx/macros/issue.ptx
+PER_COPY = ("copy", "expect", "wait", "lookup")  # what a burst's copy comes with; see ptx/macros/issue.ptx
 DEPTHS = (1, 2, 4, 8)  # cp.async.wait_group takes an immediate
 
 #: Rows, and bytes of a row, of attention's K/V tiles: head dims 64 to 256 in one and two bytes, and MLA's 576.
@@ -107,8 +107,8 @@ CONSUMERS = (1, 2, 4)  # warps that read tiles in turn
 HANDOVERS = {"share": ("slices", "leader"), "origin": ("global", "computed")}
 
 
-def _rings(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | str, ...]]:
-    """Multicast rings: the plain one, varied along the given axes."""
+def _pipelines(axes: Mapping[str, tuple[int | str, ...]]) -> dict[str, tuple[int | str, ...]]:
+    """Multicast pipelines: the plain one, varied along the given axes."""
     plain = {
         "share": ("slices",),
         "origin": ("global",),
@@ -229,14 +229,14 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
     },
     "tma_multicast": {
         "ring": (
-            _rings({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
-            _rings({"share": ("slices", "leader"), "producers": (4,), "consumers": (4,)}),
-            _rings({"scope": ("relaxed", "arrive", "wait", "cluster")}),
-            _rings({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
-            _rings({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
-            _rings({"share": ("slices", "leader"), "origin": ("computed",)}),
-            _rings({"fault": ("missing_expect", "early_exit")}),
-            _rings({"share": ("slices", "leader"), "group": (4, 8)}),
+            _pipelines({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
+            _pipelines({"share": ("slices", "leader"), "producers": (4,), "consumers": (4,)}),
+            _pipelines({"scope": ("relaxed", "arrive", "wait", "cluster")}),
+            _pipelines({"arrivers": ("thread", "all"), "scope": ("default", "cluster")}),
+            _pipelines({"arrivers": ("barrier",), "scope": ("relaxed", "cluster")}),
+            _pipelines({"share": ("slices", "leader"), "origin": ("computed",)}),
+            _pipelines({"fault": ("missing_expect", "early_exit")}),
+            _pipelines({"share": ("slices", "leader"), "group": (4, 8)}),
         ),
         "arrival": ({},),
         "visibility": ({},),

@@ -26,7 +26,7 @@ from labkernels.model.closed_form import (
     constants,
     predict,
 )
-from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Ring, round_up
+from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Pipeline, round_up
 from labkernels.paths import DATA
 from labkernels.store import Store
 
@@ -35,7 +35,7 @@ NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
 #: Which answer of the form decides a quantity of the operand.
 DECIDES = {
-    "ring.copy_bytes": "`alignment_bytes`",
+    "pipeline.copy_bytes": "`alignment_bytes`",
     "base_alignment_bytes": "`alignment_bytes`",
     "inner_row_bytes": "`row_bytes`",
     "strides_bytes[0]": "the pitch",
@@ -53,7 +53,7 @@ class Candidate:
         low_us: the interval of `time_us`: 5 % to 95 % of the model's errors on configurations it was not fitted to.
         high_us: its other end.
         gbps: bytes delivered to shared memory over time.
-        cycles_per_tile: period of one CTA's ring.
+        cycles_per_tile: period of one CTA's pipeline.
         binding: the largest term.
         terms: cycles of each term.
         share: of DSM and of computed tiles, whether each CTA brings or makes its part (`slices`) or one all (`leader`);
@@ -74,7 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CitedRule:
-    """A rule of thumb that speaks of the operand, with its verdict on the GPU and the run behind it."""
+    """A rule of thumb that applies to the operand, with its verdict on the GPU and the run behind it."""
 
     id: str
     statement: str
@@ -96,7 +96,7 @@ class Advice:
         excluded: reasons by mechanism.
         change: what to change in the operand to gain most, in words.
         change_gain: time now over time then; 1 where no single change helps.
-        rules: rules of thumb that speak of it.
+        rules: rules of thumb that apply to it.
         run_ids: runs that the constants were fitted to.
         outside: where the operand lies outside the measured range; empty if it does not.
     """
@@ -147,13 +147,15 @@ class Question:
     tensor_mib: int = entry(256, help="size of the tensor, MiB", least=1, most=MIB)
     source: str = entry(
         "hbm",
-        help="where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory",
+        help="where the data lie: `hbm` or `l2`; `computed` where the cluster computes them in shared memory",
         choices=("hbm", "l2", "computed"),
     )
     index_rows: int = entry(
         0, help="rows that one index covers (of a page, say); 0 for a regular tile", least=0, most=MIB
     )
-    issuers: int = entry(1, help="warps that share the TMA copies of an indexed tile", least=1, most=32)
+    issuers: int = entry(
+        1, help="producer warps that share the TMA copies of an indexed tile", least=1, most=32
+    )
     compute_cycles: float = entry(
         0.0, help="work on a tile behind which the copies hide, in cycles", least=0, most=10**9
     )
@@ -196,7 +198,7 @@ class Question:
         rows = max(1, int(self.tensor_mib * MIB / self.pitch / self.rows + 0.5)) * self.rows
         columns = self.row_bytes // self.element_bytes
         whole = self.pitch // self.row_bytes * columns
-        ring = Ring(
+        pipeline = Pipeline(
             self.stages, self.ctas_per_sm, self.threads, self.cluster, min(16, self.alignment_bytes), 128
         )
         return Operand(
@@ -205,7 +207,7 @@ class Question:
             (columns, self.rows),
             (self.pitch,),
             self.alignment_bytes,
-            ring=ring,
+            pipeline=pipeline,
         )
 
     def load(self) -> Load:
@@ -304,7 +306,7 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
         if question.consumer == "registers" and not in_registers:
             reasons.append("delivers to shared memory, the data are needed in registers")
         if in_registers and question.consumer == "shared" and question.stages == 1:
-            reasons.append("was measured with a tile in registers and two slots: give 2 `stages`")
+            reasons.append("was measured with a tile in registers and two stages: give 2 `stages`")
         if moves.crosses_ctas and question.cluster == 1:
             reasons.append(NOBODY)
         if (
@@ -313,12 +315,12 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
             and not moves.crosses_ctas
             and (name, "lookup_cycles") not in of
         ):
-            reasons.append("look-ups of indices were not measured")
+            reasons.append("page-table loads were not measured")
         if question.index_rows and moves.crosses_ctas:
-            what = "multicast of" if moves.touches_global else "passing on"
+            what = "multicast of" if moves.touches_global else "forwarding"
             reasons.append(f"{what} indexed tiles was not measured")
         if question.source == "computed" and not moves.crosses_ctas:
-            reasons.append("the tile is made in shared memory: there is nothing to load")
+            reasons.append("the tile is computed in shared memory: there is nothing to load")
         elif question.cluster > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
         if reasons:
@@ -333,10 +335,10 @@ def _reason(broken: Violation) -> str:
 
 
 def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
-    """Broken rules; before a tile from global memory is passed on, TMA brings it to the first CTA."""
+    """Broken rules; before a tile from global memory is forwarded, TMA brings it to the first CTA."""
     moves = MECHANISMS[name]
     nothing_to_load = source == "computed" and not moves.crosses_ctas
-    nobody_to_serve = not moves.touches_global and operand.ring.cluster == 1
+    nobody_to_serve = not moves.touches_global and operand.pipeline.cluster == 1
     if nothing_to_load or nobody_to_serve:
         return []
     carriers = moves.carriers if source != "computed" else ()
@@ -398,7 +400,7 @@ def _outside(load: Load, of: Constants) -> list[str]:
         if not least <= value <= most:
             found.append(f"{name} is {value}; measured were {least} to {most}")
     if load.compute_cycles:
-        found.append("compute_cycles: the constants are of rings that only copy")
+        found.append("compute_cycles: the constants are of pipelines that only copy")
     return found
 
 
@@ -406,7 +408,7 @@ _COMPARISONS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def applies(conditions: str, quantities: Mapping[str, float | str]) -> bool:
-    """Whether a rule speaks of an operand.
+    """Whether a rule applies to an operand.
 
     Args:
         conditions: of the rule (`studies.rule.Rule.applies_to`), as in `source == 'l2' and fan_out >= 4`; empty: never.

@@ -1,4 +1,4 @@
-"""A closed form for the time of one tile: what has to happen in each turn of a ring, and what binds.
+"""A closed form for the time of one tile: what has to happen in each round trip of a stage, and what binds.
 
     period = (Σ termᵖ)^(1/p)
 
@@ -30,27 +30,27 @@ CROSSING = tuple(name for name in PREFERENCE if MECHANISMS[name].crosses_ctas)
 IN_CLUSTERS = tuple(
     name for name in PREFERENCE if "ring" in AXES[name]
 )  # run with CTAs that need the same tile
-SHARES = ("slices", "leader")  # each CTA brings or makes its part of a tile for all, or one CTA all of it
+SHARES = ("slices", "leader")  # each CTA loads or computes its part of a tile for all, or a leader all of it
 ALONE = "alone"
 UNICAST = ("everyone", ALONE)  # each CTA loads for itself: those of a cluster, or neighbours without one
-PIECE_BYTES = 16  # of a thread's instruction
-RING_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
+VECTOR_BYTES = 16  # of a thread's instruction
+PIPELINE_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
 
 #: Terms whose requests wait for each other, by where the data lie.
 QUEUED = {
-    "hbm": ("turn", "memory", "rows", "exchange"),
-    "l2": ("turn", "memory", "exchange"),
-    "computed": ("turn", "memory", "exchange"),
+    "hbm": ("latency", "bandwidth", "box rows", "DSM egress"),
+    "l2": ("latency", "bandwidth", "DSM egress"),
+    "computed": ("latency", "bandwidth", "DSM egress"),
 }
 
 #: What each term stands for, in cycles of one tile of one CTA.
 TERMS = {
-    "turn": "the slot's round trip: latency and arrival of the tile, over the tiles in flight",
-    "issue": "the copies' instructions and the slot's handshake",
-    "memory": "this tile's share of what HBM or L2 delivers to all SMs",
-    "ingest": "this tile's share of what one SM takes in",
-    "rows": "rows of a box, one after the other",
-    "exchange": "what one SM passes on to the others of its cluster",
+    "latency": "the round trip of a stage, over the tiles in flight (Little's law)",
+    "issue": "the copies' instructions and the synchronization of the stage",
+    "bandwidth": "this tile's share of what HBM or L2 delivers to all SMs",
+    "SM ingress": "this tile's share of what one SM takes in",
+    "box rows": "rows of a box, one after the other",
+    "DSM egress": "what one SM forwards to the others of its cluster through DSM",
     "compute": "work on the tile that the copies hide behind",
 }
 
@@ -70,8 +70,8 @@ class Load:
         fan_out: CTAs that need the same tile, a cluster of them or neighbours.
         pace: whether they ask for it `together` or `apart`, by 1,000 cycles and more; multicast keeps them together.
         copies: TMA copies that a tile takes: 1, or those of its pages or rows where each has an index of its own.
-        lookups: indices that a tile's copies need; 0 where it has none.
-        issuers: warps that share copies and look-ups.
+        lookups: page-table loads that a tile's copies need; 0 where it has none.
+        issuers: producer warps that share copies and page-table loads.
         compute_cycles: cycles for which a CTA works on a tile.
     """
 
@@ -105,11 +105,11 @@ class Prediction:
     Attributes:
         mechanism: its name.
         terms: cycles of each term, as in `TERMS`.
-        cycles_per_tile: period of one CTA's ring.
+        cycles_per_tile: period of one CTA's pipeline.
         gbps: 10⁹ bytes a second delivered to shared memory, all SMs together.
         low: 5th percentile of measured over predicted cycles, on configurations that were not fitted.
         high: 95th percentile.
-        instructions: copies and look-ups of a tile that the busiest thread gives.
+        instructions: copies and page-table loads of a tile that the busiest thread issues.
         share: of DSM and of computed tiles, the faster of `SHARES`; of a tile that several CTAs load for themselves,
             the faster of `UNICAST`; else empty.
     """
@@ -150,7 +150,7 @@ def shares_of(mechanism: str, load: Load) -> tuple[str, ...]:
     """Who may bring the tile, where that makes a difference: all that `predict` chooses from."""
     moves = MECHANISMS[mechanism]
     if not moves.touches_global or load.source == "computed":
-        return SHARES if load.tile_bytes % (PIECE_BYTES * load.fan_out) == 0 else SHARES[1:]
+        return SHARES if load.tile_bytes % (VECTOR_BYTES * load.fan_out) == 0 else SHARES[1:]
     return UNICAST if load.fan_out > 1 and not moves.by_threads and not moves.crosses_ctas else ("",)
 
 
@@ -175,7 +175,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     """
     moves = MECHANISMS[mechanism]
     if not moves.touches_global or load.source == "computed":
-        return _handed_over(mechanism, load, of, share)
+        return _forwarded(mechanism, load, of, share)
     way = way_of(mechanism, load.fan_out, load.source, share, load.pace)
     tile = load.tile_bytes
     flight = (
@@ -184,19 +184,19 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     sms = sms_of(load, of, share)
     in_step = load.fan_out > 1 and load.source == "l2" and way != "tma"
     port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
-    turn = of[way, f"latency_{load.source}_cycles"] + tile / port
+    round_trip = of[way, f"latency_{load.source}_cycles"] + tile / port
     issue = 0.0 if moves.through_registers else of[way, "handshake_cycles"]
     if moves.by_threads:
-        pieces = of["threads", "piece_cycles"] * tile / PIECE_BYTES / load.threads
-        turn += pieces
+        vectors = of["threads", "piece_cycles"] * tile / VECTOR_BYTES / load.threads
+        round_trip += vectors
         if not moves.through_registers:  # warps of all CTAs arrive through one SM's shared memory
-            issue += pieces + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
+            issue += vectors + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
     else:
-        pieces = of["tma", "copy_cycles"] * (load.copies - 1)
+        vectors = of["tma", "copy_cycles"] * (load.copies - 1)
         if load.lookups:
-            pieces += of[mechanism, "lookup_cycles"] * load.lookups
-        issue += pieces / load.issuers
-    found = {"turn": turn / flight, "issue": issue}
+            vectors += of[mechanism, "lookup_cycles"] * load.lookups
+        issue += vectors / load.issuers
+    found = {"latency": round_trip / flight, "issue": issue}
 
     # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
     once_for = float(load.fan_out)
@@ -206,45 +206,45 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
         once_for = min(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
     efficiency = _row_efficiency(mechanism, load, of)
     asked = tile * load.ctas_per_sm * sms
-    found["memory"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
+    found["bandwidth"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
     if way == "tma" and load.fan_out > 1:  # apart, L2 reads for every CTA what HBM brought once
-        found["memory"] = max(found["memory"], asked / of["gpu", "l2_bytes_per_cycle"])
-    found["ingest"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
+        found["bandwidth"] = max(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
+    found["SM ingress"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
     if moves.takes_tensor_map:
-        found["rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
+        found["box rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
     if load.compute_cycles:
         found["compute"] = load.compute_cycles
     return found
 
 
-def _handed_over(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
+def _forwarded(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
     """Terms of a tile that goes from shared memory to shared memory, pushed, pulled, or by L2 and multicast."""
     moves, way = MECHANISMS[mechanism], way_of(mechanism, load.fan_out, load.source)
     tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
-    own = tile / load.fan_out if share == "slices" else tile  # what one CTA brings or makes, and passes on
+    own = tile / load.fan_out if share == "slices" else tile  # what one CTA loads or computes, and forwards
     sms = sms_of(load, of)
     # A leader stores once; whoever pulls from a leader waits for one CTA.
     peers = others if share == "slices" or moves.pushes else 1
     found = {"issue": of[way, "handshake_cycles"] + of[way, "peer_cycles"] * peers}
-    if load.source == "computed" and moves.source != CLUSTER:  # who pulls waits longer than making takes
+    if load.source == "computed" and moves.source != CLUSTER:  # who pulls waits longer than computing takes
         found["issue"] += own / of[way, "make_bytes_per_cycle"]
     if not moves.touches_global:
-        # One CTA passes on at the rate of its outbox, and so do two that push; where more cross, they get less.
+        # One CTA forwards at the full egress rate of its SM, and so do two that push; where more cross, they get less.
         alone = share == "leader" or (moves.pushes and others == 1)
         rate = of["dsm", "outbox_bytes_per_cycle"] if alone else of[way, "crossing_bytes_per_cycle"]
-        found["exchange"] = own * others * at_once / rate
-        turn = found["exchange"] / at_once
+        found["DSM egress"] = own * others * at_once / rate
+        round_trip = found["DSM egress"] / at_once
         if load.source != "computed":
-            turn += of[way, f"latency_{load.source}_cycles"] + own / of[way, "turn_bytes_per_cycle"]
+            round_trip += of[way, f"latency_{load.source}_cycles"] + own / of[way, "turn_bytes_per_cycle"]
             memory = of["gpu", f"{load.source}_bytes_per_cycle"]
-            found["memory"] = tile * at_once * sms / load.fan_out / memory
-            found["rows"] = own / load.row_bytes * at_once * of["tma", "row_cycles"]
+            found["bandwidth"] = tile * at_once * sms / load.fan_out / memory
+            found["box rows"] = own / load.row_bytes * at_once * of["tma", "row_cycles"]
     else:
-        turn = of[way, "latency_l2_cycles"] + tile / of[way, "turn_bytes_per_cycle"]
-        found["memory"] = tile * at_once * sms / load.fan_out / of[way, "store_bytes_per_cycle"]
-        found["rows"] = tile / load.row_bytes * at_once * of["tma", "row_cycles"]
-    found["turn"] = turn / load.tiles_in_flight
-    found["ingest"] = tile * at_once / of["gpu", "ingest_bytes_per_cycle"]
+        round_trip = of[way, "latency_l2_cycles"] + tile / of[way, "turn_bytes_per_cycle"]
+        found["bandwidth"] = tile * at_once * sms / load.fan_out / of[way, "store_bytes_per_cycle"]
+        found["box rows"] = tile / load.row_bytes * at_once * of["tma", "row_cycles"]
+    found["latency"] = round_trip / load.tiles_in_flight
+    found["SM ingress"] = tile * at_once / of["gpu", "ingest_bytes_per_cycle"]
     if load.compute_cycles:
         found["compute"] = load.compute_cycles
     return found
@@ -282,12 +282,12 @@ def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Predi
 
 
 def instructions(mechanism: str, load: Load) -> float:
-    """Copies and look-ups of a tile that the busiest thread gives."""
+    """Copies and page-table loads of a tile that the busiest thread issues."""
     moves = MECHANISMS[mechanism]
     if moves.by_threads:
-        return max(1.0, load.tile_bytes / PIECE_BYTES / load.threads)
+        return max(1.0, load.tile_bytes / VECTOR_BYTES / load.threads)
     if moves.pushes:
-        return float(load.fan_out)  # its own part, and one command for each other CTA
+        return float(load.fan_out)  # its own part, and one copy to each other CTA
     return (load.copies + load.lookups) / load.issuers
 
 
@@ -338,7 +338,7 @@ def best_gain(mechanism: str, load: Load, of: Constants) -> tuple[str, float]:
     gains = {
         what: predict(mechanism, changed, of).gbps / now
         for what, changed in changes.items()
-        if changed.bytes_in_flight_per_sm <= max(RING_BYTES, load.bytes_in_flight_per_sm)
+        if changed.bytes_in_flight_per_sm <= max(PIPELINE_BYTES, load.bytes_in_flight_per_sm)
     }
     best = max(gains, key=gains.__getitem__)
     return (best, gains[best]) if gains[best] > 1 else ("", 1.0)

@@ -1,4 +1,4 @@
-"""What was measured, as the model sees it: configurations of streams and rings, fitted ones and those held out."""
+"""What was measured, as the model sees it: configurations of streams and pipelines, fitted ones and those held out."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -41,8 +41,8 @@ EXPERIMENTS = ("throughput", "row_shape", "multicast_fair", "issue", "handover")
 
 #: What the model is of among streams, by mechanism and variant: cp.async by groups and plain loads, as in the rules.
 STREAMS = (("ldg", "nc"), ("cp_async", "group"), ("tma_bulk", ""), ("tma_tile", "2d"), ("tma_tile", "3d"))
-#: And of rings of clusters, by mechanism and share.
-RINGS = (*product(["tma_tile"], UNICAST), *product(CROSSING, SHARES))
+#: And of pipelines of clusters, by mechanism and share.
+PIPELINES = (*product(["tma_tile"], UNICAST), *product(CROSSING, SHARES))
 
 Frames = Mapping[str, pd.DataFrame]
 
@@ -62,13 +62,13 @@ def _among(frame: pd.DataFrame, kind: str, chosen: Iterable[tuple[str, str]]) ->
 
 
 def left_out(rows: Frames) -> list[str]:
-    """What was measured as streams or by rings and the model is not of: mechanisms, and variants of the others."""
+    """What was measured as streams or by pipelines and the model is not of: mechanisms, and variants of the others."""
     found = set()
     for name in {"throughput", "row_shape"} & set(rows):
         others = rows[name][~_among(rows[name], "variant", STREAMS)]
         found |= set((others["mechanism"] + " " + others["variant"]).str.strip())
     for name in {"multicast_fair", "handover"} & set(rows):
-        found |= set(rows[name]["mechanism"]) - {mechanism for mechanism, _ in RINGS}
+        found |= set(rows[name]["mechanism"]) - {mechanism for mechanism, _ in PIPELINES}
     return sorted(found)
 
 
@@ -100,26 +100,26 @@ def shapes(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(row_bytes=table["inner_bytes"], is_dense=dense, tiles_in_flight=flight, fan_out=1)
 
 
-def rings(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Rings of clusters, every share by itself (`variant`), of `multicast_fair`, `broadcast` or `handover`.
+def pipelines(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """Pipelines of clusters, every share by itself (`variant`), of `multicast_fair`, `broadcast` or `handover`.
 
     Rates are from the blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
     """
-    frame = having(frame[_among(frame, "share", RINGS) & frame["fan_out"].gt(1)], **PLAIN)
+    frame = having(frame[_among(frame, "share", PIPELINES) & frame["fan_out"].gt(1)], **PLAIN)
     frame = frame.assign(gbps=frame[RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3)
-    ring = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
-    table = spread(frame, ["run_id", *ring, "share"], "gbps").assign(experiment=experiment)
+    pipeline = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
+    table = spread(frame, ["run_id", *pipeline, "share"], "gbps").assign(experiment=experiment)
     table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
     rows = table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES)
     return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
 
 
-def fastest_rings(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Rings as the advisor would run them: by slices or by one CTA, whichever was faster; neighbours by themselves."""
-    table = rings(frame, experiment)
-    ring = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
+def fastest_pipelines(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """Pipelines as the advisor would run them: by slices or by one CTA, whichever was faster; neighbours apart."""
+    table = pipelines(frame, experiment)
+    pipeline = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
     alone = table["variant"].eq(ALONE)
-    return table.loc[table.groupby([*ring, alone.rename("alone")])["median"].idxmax()]
+    return table.loc[table.groupby([*pipeline, alone.rename("alone")])["median"].idxmax()]
 
 
 def configurations(rows: Frames) -> pd.DataFrame:
@@ -127,14 +127,14 @@ def configurations(rows: Frames) -> pd.DataFrame:
     parts = [
         streams(rows["throughput"]),
         shapes(rows["row_shape"]),
-        fastest_rings(rows["multicast_fair"], "multicast_fair"),
+        fastest_pipelines(rows["multicast_fair"], "multicast_fair"),
     ]
     return divided(pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True))
 
 
-def handovers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rings of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
-    return divided(rings(frame, "handover")[TABLE].reset_index(drop=True))
+def forwarding(frame: pd.DataFrame) -> pd.DataFrame:
+    """The pipelines of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
+    return divided(pipelines(frame, "handover")[TABLE].reset_index(drop=True))
 
 
 def divided(table: pd.DataFrame) -> pd.DataFrame:

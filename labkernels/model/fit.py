@@ -17,8 +17,8 @@ from labkernels.model.configurations import (
     LOAD,
     Frames,
     configurations,
+    forwarding,
     frames,
-    handovers,
     left_out,
     load_of,
     predicted,
@@ -28,20 +28,20 @@ from labkernels.store import Store
 from labkernels.studies.latency.findings import issue_slope_cycles
 from labkernels.studies.rules import judge
 
-TRAINS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp looks up at once
+BURSTS = (32, 64)  # lengths: one and two batches of the 32 indices that a warp loads at once
 #: Constants: unit and meaning. Those of a way of copying first, then those that all share.
 OF_WAY = {
-    "latency_hbm_cycles": ("cycles", "time of a turn without the tile's bytes, data in HBM"),
+    "latency_hbm_cycles": ("cycles", "round trip of a stage without the tile's bytes, data in HBM"),
     "latency_l2_cycles": ("cycles", "the same, data in L2"),
     "port_bytes_per_cycle": (
         "bytes per cycle",
         "rate at which a tile's bytes follow the first, from L2 in step",
     ),
-    "handshake_cycles": ("cycles", "least time from one tile to the next in one ring"),
-    "warp_cycles": ("cycles", "further handshake for each copying warp on the SM"),
+    "handshake_cycles": ("cycles", "least time from one tile to the next in one pipeline"),
+    "warp_cycles": ("cycles", "further synchronization for each copying warp on the SM"),
     "lookup_cycles": (
         "cycles",
-        "a copy's look-up: an index read a batch ahead, handed to the thread that copies",
+        "a copy's page-table load: an index read a batch ahead, passed to the thread that copies",
     ),
     "merged_per_64_kib": (
         "count",
@@ -49,11 +49,11 @@ OF_WAY = {
     ),
     "peer_cycles": (
         "cycles",
-        "further handshake for each other CTA: a command to it, or the wait for its bytes",
+        "further synchronization for each other CTA: a copy to it, or the wait for its bytes",
     ),
-    "turn_bytes_per_cycle": ("bytes per cycle", "rate at which bytes lengthen the turn"),
-    "make_bytes_per_cycle": ("bytes per cycle", "rate at which a CTA makes its part of a tile"),
-    "crossing_bytes_per_cycle": ("bytes per cycle", "what one SM passes on while the others do too"),
+    "turn_bytes_per_cycle": ("bytes per cycle", "rate at which bytes lengthen the round trip"),
+    "make_bytes_per_cycle": ("bytes per cycle", "rate at which a CTA computes its part of a tile"),
+    "crossing_bytes_per_cycle": ("bytes per cycle", "what one SM forwards while the others do too"),
     "store_bytes_per_cycle": ("bytes per cycle", "what all SMs store to L2 and read again"),
 }
 LATENCY = ("latency_hbm_cycles", "latency_l2_cycles")
@@ -65,34 +65,34 @@ WAYS = {
     "tma by neighbours": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles", "merged_per_64_kib"),
     "tma_multicast": (*LATENCY, "port_bytes_per_cycle", "handshake_cycles"),
 }
-PASSED = ("handshake_cycles", "peer_cycles", "latency_l2_cycles", "turn_bytes_per_cycle")
-HANDED_OVER = {
-    "dsm_bulk": (*PASSED, "crossing_bytes_per_cycle", "make_bytes_per_cycle"),
-    "dsm_load": (*PASSED, "crossing_bytes_per_cycle"),
-    "round trip": (*PASSED, "store_bytes_per_cycle", "make_bytes_per_cycle"),
+FORWARDING = ("handshake_cycles", "peer_cycles", "latency_l2_cycles", "turn_bytes_per_cycle")
+FORWARDED = {
+    "dsm_bulk": (*FORWARDING, "crossing_bytes_per_cycle", "make_bytes_per_cycle"),
+    "dsm_load": (*FORWARDING, "crossing_bytes_per_cycle"),
+    "round trip": (*FORWARDING, "store_bytes_per_cycle", "make_bytes_per_cycle"),
 }
 SHARED = {
     ("gpu", "sharpness"): ("exponent", "of the sum over terms: large is their maximum"),
     ("gpu", "hbm_queue_sharpness"): (
         "exponent",
-        "of turn, memory and rows alone, data in HBM: requests queue",
+        "of latency, bandwidth and box rows alone, data in HBM: requests queue",
     ),
-    ("gpu", "l2_queue_sharpness"): ("exponent", "of turn and memory alone, data in L2"),
+    ("gpu", "l2_queue_sharpness"): ("exponent", "of latency and bandwidth alone, data in L2"),
     ("gpu", "hbm_bytes_per_cycle"): ("bytes per cycle", "what HBM delivers to all SMs"),
     ("gpu", "l2_bytes_per_cycle"): ("bytes per cycle", "what L2 delivers to all SMs"),
     ("gpu", "port_bytes_per_cycle"): ("bytes per cycle", "rate at which a tile's bytes follow the first"),
     ("gpu", "ingest_bytes_per_cycle"): ("bytes per cycle", "most that one SM takes in"),
     ("gpu", "sm_clock_mhz"): ("MHz", "SM clock of the runs"),
     ("tma", "row_cycles"): ("cycles", "one row of a box"),
-    ("tma", "copy_cycles"): ("cycles", "one more copy of a train by one thread"),
-    ("threads", "piece_cycles"): ("cycles", "one more 16-byte cp.async of a thread, in a train"),
+    ("tma", "copy_cycles"): ("cycles", "one more copy of a burst by one thread"),
+    ("threads", "piece_cycles"): ("cycles", "one more 16-byte cp.async of a thread, in a burst"),
     ("threads", "short_row_share_at_16"): (
         "ratio",
         "HBM rate of rows of 16 bytes far apart, over the full rate",
     ),
     ("threads", "short_row_exponent"): ("exponent", "how that share grows with the row"),
     ("gpu", "l2_bytes"): ("bytes", "size of L2"),
-    ("dsm", "outbox_bytes_per_cycle"): ("bytes per cycle", "most that one SM passes on to others"),
+    ("dsm", "outbox_bytes_per_cycle"): ("bytes per cycle", "most that one SM forwards to others"),
 }
 START = {
     "latency_hbm_cycles": 900.0, "latency_l2_cycles": 480.0, "port_bytes_per_cycle": 64.0, "handshake_cycles": 250.0,
@@ -107,8 +107,8 @@ START = {
 NAMES = [key for key in SHARED if key[1] in START and key[0] != "dsm"] + [
     (way, name) for way, own in WAYS.items() for name in own
 ]
-HANDED_OVER_NAMES = [("dsm", "outbox_bytes_per_cycle")] + [
-    (way, name) for way, own in HANDED_OVER.items() for name in own
+FORWARDED_NAMES = [("dsm", "outbox_bytes_per_cycle")] + [
+    (way, name) for way, own in FORWARDED.items() for name in own
 ]
 
 
@@ -124,14 +124,14 @@ def _measured(rows: Frames) -> Constants:
     multicast = multicast[multicast["mechanism"].eq("tma_multicast") & multicast["fan_out"].gt(1)]
     for fan_out, ctas in multicast.groupby("fan_out")["ctas"].max().items():
         known["gpu", f"sms_at_fan_out_{fan_out}"] = float(ctas)
-    return known | _from_trains(rows["issue"])
+    return known | _from_bursts(rows["issue"])
 
 
-def _from_trains(issue: pd.DataFrame) -> Constants:
-    """What one more copy, piece or look-up takes, between trains so long that what comes first is in both."""
+def _from_bursts(issue: pd.DataFrame) -> Constants:
+    """What one more copy, vector or page-table load takes, between bursts so long that what comes first is in both."""
 
     def step(mechanism: str, transfer_bytes: int, per_copy: str = "copy") -> float:
-        short, long = TRAINS
+        short, long = BURSTS
         return issue_slope_cycles(issue, mechanism, transfer_bytes, long, per_copy, short)
 
     found = {
@@ -156,13 +156,13 @@ def fit(rows: Frames, progress: Progress = silent) -> tuple[Constants, pd.DataFr
     Raises:
         NotMeasured: the rows lack a point that a constant is read off.
     """
-    table, passed = configurations(rows), handovers(rows["handover"])
-    neutral = {(way, f"ratio_{q}"): 1.0 for way in (*WAYS, *HANDED_OVER) for q in ("p05", "p95")}
+    table, passed = configurations(rows), forwarding(rows["handover"])
+    neutral = {(way, f"ratio_{q}"): 1.0 for way in (*WAYS, *FORWARDED) for q in ("p05", "p95")}
     of = _measured(rows) | neutral
     loads = table[~table["held_out"]]
     loads = loads.assign(variant=loads["variant"].where(loads["variant"].isin(UNICAST), ""))
     for part, names in progress(
-        [(loads, NAMES), (passed[~passed["held_out"]], HANDED_OVER_NAMES)], "least squares"
+        [(loads, NAMES), (passed[~passed["held_out"]], FORWARDED_NAMES)], "least squares"
     ):
         of = _least_squares(part, names, of)
     of = _with_hbm(of)

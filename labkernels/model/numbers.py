@@ -5,7 +5,7 @@ import pandas as pd
 from labkernels.charts.text import kib, percent
 from labkernels.model import project, validate
 from labkernels.model.closed_form import constants
-from labkernels.model.fit import HANDED_OVER_NAMES, NAMES
+from labkernels.model.fit import FORWARDED_NAMES, NAMES
 from labkernels.store import Store
 from labkernels.store.provenance import kernels_unchanged
 from labkernels.studies.stats import where
@@ -56,7 +56,7 @@ def times(
         "made_cells": len(made),
         "made_agrees": int(made["agrees"].sum()),
     }
-    passed = broadcast[validate.handed_over(broadcast)]
+    passed = broadcast[validate.forwarded(broadcast)]
     for mechanism, rows in passed.groupby("mechanism"):
         name = "trip" if mechanism == "tma_multicast" else mechanism
         found |= {f"{name}_within": percent(validate.within(rows["ratio"])), f"{name}_cells": len(rows)}
@@ -68,7 +68,7 @@ def terms(store: Store, gpu: str) -> dict[str, str | float]:
     of = constants(gpu, store.root)
     found = {
         "fitted_constants": len(NAMES),
-        "handed_constants": len(HANDED_OVER_NAMES),
+        "forwarded_constants": len(FORWARDED_NAMES),
         "outbox": f"{of['dsm', 'outbox_bytes_per_cycle']:.1f}",
         "store": of["round trip", "store_bytes_per_cycle"],
         "copy": of["tma", "copy_cycles"],

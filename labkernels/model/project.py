@@ -8,7 +8,7 @@ import pandas as pd
 from labkernels.model.closed_form import Constants, Load, constants, predict
 from labkernels.store import datasheet, published
 
-STAGES = 4  # where a publication names no ring
+STAGES = 4  # where a publication names no pipeline
 PLAIN = Load(tile_bytes=4096, row_bytes=2048, tiles_in_flight=STAGES)
 
 
@@ -58,7 +58,10 @@ def crossover_bytes(target: str, base: str) -> float:
     """Bytes in flight per SM from which TMA is ahead of cp.async for good, as projected; NaN if not below 128 KiB."""
     of = _constants(target, base)
     axis = np.geomspace(4096, 131072, 241)
-    rings = [replace(PLAIN, tile_bytes=int(at) // STAGES) for at in axis]
-    lead = [predict("tma_tile", ring, of).gbps > predict("cp_async", ring, of).gbps for ring in rings]
+    pipelines = [replace(PLAIN, tile_bytes=int(at) // STAGES) for at in axis]
+    lead = [
+        predict("tma_tile", pipeline, of).gbps > predict("cp_async", pipeline, of).gbps
+        for pipeline in pipelines
+    ]
     behind = [at for at, ahead in zip(axis, lead, strict=True) if not ahead]
     return float(behind[-1]) if behind and lead[-1] else float("nan")

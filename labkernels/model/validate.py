@@ -14,7 +14,7 @@ from labkernels.model.configurations import (
     LOAD,
     configurations,
     divided,
-    fastest_rings,
+    fastest_pipelines,
     frames,
     predicted,
 )
@@ -27,7 +27,7 @@ from labkernels.studies.stats import having, spread, where
 LOADS = ("throughput", "row_shape", "multicast_fair")  # experiments whose rows are fitted, and held out
 SETS = {
     "held out": "microbenchmarks that were not fitted",
-    "broadcast": "rings of clusters that share a tile, DSM among them, four stages",
+    "broadcast": "pipelines of clusters that share a tile, DSM among them, four stages",
     "paged decode": "gathering pages from HBM",
     "paged prefill": "gathering pages beside busy tensor cores",
     "FlashAttention-3": "the real kernel, where it ran by TMA and by cp.async",
@@ -80,17 +80,17 @@ def forecast(store: Store, gpu: str) -> pd.DataFrame:
     Raises:
         NotMeasured: there are none of this GPU.
     """
-    told = where(store.read("forecast"), gpu=gpu).drop(columns="gpu")
-    table = configurations(frames(store, gpu, LOADS)).merge(told, on=["mechanism", *LOAD])
+    stored = where(store.read("forecast"), gpu=gpu).drop(columns="gpu")
+    table = configurations(frames(store, gpu, LOADS)).merge(stored, on=["mechanism", *LOAD])
     # Its ties went by `PREFERENCE` alone.
     table = table.assign(ratio=table["predicted_gbps"] / table["median"], instructions=1.0)
     return _cells(table, "held out")
 
 
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:
-    """Rings of the experiment `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `held_out`."""
+    """Pipelines of `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `held_out`."""
     of = _constants(store, gpu)
-    table = fastest_rings(select.require_rows(store, "broadcast", gpu), "broadcast")
+    table = fastest_pipelines(select.require_rows(store, "broadcast", gpu), "broadcast")
     return _cells(predicted(table, of), "broadcast")
 
 
@@ -165,7 +165,7 @@ def single_runs(table: pd.DataFrame) -> pd.Series:
     return table["mechanism"].eq("tma_bulk") & table["piece_rows"].eq(1)
 
 
-def handed_over(table: pd.DataFrame) -> pd.Series:
+def forwarded(table: pd.DataFrame) -> pd.Series:
     """Which rows of `broadcast` pass from shared memory to shared memory: all of DSM, and computed tiles."""
     return table["mechanism"].isin(DSM) | table["source"].eq("computed")
 
@@ -189,9 +189,9 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
         if rows["mechanism"].nunique() < 2:
             continue
         best_rows = rows.loc[rows.groupby("mechanism")["median"].idxmax()].set_index("mechanism")
-        told = rows.loc[rows.groupby("mechanism")["predicted_gbps"].idxmax()].set_index("mechanism")
-        near = told.index[told["predicted_gbps"] * NO_DIFFERENCE >= told["predicted_gbps"].max()]
-        choice = min(near, key=lambda one: (told.loc[one, "instructions"], PREFERENCE.index(one)))
+        best = rows.loc[rows.groupby("mechanism")["predicted_gbps"].idxmax()].set_index("mechanism")
+        near = best.index[best["predicted_gbps"] * NO_DIFFERENCE >= best["predicted_gbps"].max()]
+        choice = min(near, key=lambda one: (best.loc[one, "instructions"], PREFERENCE.index(one)))
         best = best_rows["median"].idxmax()
         regret = best_rows.loc[best, "median"] / best_rows.loc[choice, "median"]
         agrees = bool(best_rows.loc[choice, "p95"] >= best_rows.loc[best, "p05"])
@@ -219,7 +219,7 @@ POLICIES = {
 
 
 def sharing(store: Store, gpu: str, held_out: bool = True) -> pd.DataFrame:
-    """What CTAs that need the same tile should do: the model's choice beside policies, rings of `multicast_fair`.
+    """What CTAs that need the same tile should do: the model's choice against policies, pipelines of `multicast_fair`.
 
     Args:
         store: the rows.
@@ -232,7 +232,7 @@ def sharing(store: Store, gpu: str, held_out: bool = True) -> pd.DataFrame:
     Raises:
         NotMeasured: no rows of multicast_fair.
     """
-    rows = fastest_rings(select.require_rows(store, "multicast_fair", gpu), "multicast_fair")
+    rows = fastest_pipelines(select.require_rows(store, "multicast_fair", gpu), "multicast_fair")
     table = divided(predicted(rows, _constants(store, gpu)))
     names = {ALONE: "neighbours", UNICAST[0]: "cluster"}
     table = table.assign(who=table["variant"].map(names).fillna("multicast"))
@@ -240,13 +240,13 @@ def sharing(store: Store, gpu: str, held_out: bool = True) -> pd.DataFrame:
     for cell, ways in table[table["held_out"] | (not held_out)].groupby(CELL):
         by_who = ways.set_index("who")
         time = by_who["median"].max() / by_who["median"]
-        told = {"model": by_who["predicted_gbps"].idxmax()}
+        taken = {"model": by_who["predicted_gbps"].idxmax()}
         one = ways.iloc[0]
-        told |= {name: take(one) for name, take in POLICIES.items()}
+        taken |= {name: take(one) for name, take in POLICIES.items()}
         found.append(
             dict(zip(CELL, cell, strict=True))
             | {"best": time.idxmin()}
-            | {name: time[who] for name, who in told.items()}
+            | {name: time[who] for name, who in taken.items()}
         )
     return pd.DataFrame(found)
 
@@ -288,15 +288,15 @@ def _keys(shape: object, page_rows: int) -> Load:
     """A tile of keys of FlashAttention-3 (of an object with fields of `fa3`): two in flight, boxes one span wide."""
     row_bytes = int(shape.head_dim) * (1 if shape.dtype == "fp8" else 2)
     rows, span = int(shape.tile_n), column_span(row_bytes).span_bytes
-    pieces = max(1, rows // page_rows) if page_rows else 1
+    segments = max(1, rows // page_rows) if page_rows else 1
     return Load(
         tile_bytes=rows * row_bytes,
         row_bytes=span,
         is_dense=False,
         tiles_in_flight=2,
         source="hbm" if shape.phase == "decode" else "l2",
-        copies=row_bytes // span * pieces,
-        lookups=pieces if page_rows else 0,
+        copies=row_bytes // span * segments,
+        lookups=segments if page_rows else 0,
     )
 
 
@@ -323,7 +323,7 @@ def page_table(store: Store, gpu: str) -> pd.DataFrame:
 def production(gpu: str) -> pd.DataFrame:
     """The catalog's loads with known features: the expert's mechanism and the advisor's.
 
-    What the catalog does not say is taken as in a common ring: 16 KiB tiles, four stages. Operands that several CTAs
+    What the catalog does not say is taken as is common: 16 KiB tiles, four stages. Operands that several CTAs
     use come from L2, where the first of them brought them, others from HBM. An operand that one index for every row
     addresses has `index_rows` 1, rows that are copied whole follow each other; a cluster is what the catalog gives as
     fan-out. Loads that are TMA tiles or multicasts by the cluster's shape are left out.
@@ -359,7 +359,7 @@ def production(gpu: str) -> pd.DataFrame:
 
 
 def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
-    told = {"system": row.system, "kernel": row.kernel, "operand": row.operand, "expert": row.mechanism}
+    choice = {"system": row.system, "kernel": row.kernel, "operand": row.operand, "expert": row.mechanism}
     advice = advise(question, gpu)
     exact = advice.choice == row.mechanism
     agrees = exact or row.mechanism in advice.no_difference
@@ -374,10 +374,8 @@ def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
             row.mechanism == "tma_bulk"
             and "tma_bulk" in advise(replace(question, pitch_bytes=0), gpu).no_difference
         ):
-            why = (
-                "the catalog does not say that the rows are one run; told so, the advisor finds no difference"
-            )
-    return told | {
+            why = "the catalog does not say that the rows are one run; if they are, the advisor finds no difference"
+    return choice | {
         "advisor": advice.choice,
         "no_difference": ", ".join(advice.no_difference),
         "exact": exact,
@@ -417,9 +415,9 @@ def explain(row: object, reasons: pd.DataFrame) -> str:
     """
     if row.agrees:
         return "within the rounds' spread"
-    told = having(reasons, set=row.set, cell=row.cell)["why"]
-    if len(told):
-        return told.iloc[0]
+    found = having(reasons, set=row.set, cell=row.cell)["why"]
+    if len(found):
+        return found.iloc[0]
     return f"predicted within 1.5 %, {100 * (row.regret - 1):.1f} % apart" if row.tied else ""
 
 

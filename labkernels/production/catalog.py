@@ -54,7 +54,7 @@ class Reading:
     Attributes:
         feature: The feature.
         sentence: The tendency.
-        scope: Operands the sentence speaks of.
+        scope: Operands the sentence applies to.
         expected: Those of them that follow it.
     """
 

@@ -15,17 +15,17 @@ class Practice:
     """Queries over table `operands` of the catalog.
 
     Attributes:
-        speaks_of: operands that a rule speaks of.
+        applies_to: operands that a rule applies to.
         follows: those of them that do as it says.
     """
 
-    speaks_of: str
+    applies_to: str
     follows: str
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Operands of the catalog beside a rule, by system and mechanism, in words."""
+class Followed:
+    """Operands of the catalog that follow a rule, and those that do not, by system and mechanism, in words."""
 
     follow: str
     against: str
@@ -38,8 +38,8 @@ def _named(rows: pd.DataFrame) -> str:
     return "; ".join(f"{system}: {', '.join(found)} by {by}" for (system, by), found in names.items())
 
 
-def beside(operands: pd.DataFrame, practices: Mapping[str, Practice]) -> dict[str, Beside]:
-    """Production choices by rule; a rule that speaks of no operand in the catalog is left out.
+def followed(operands: pd.DataFrame, practices: Mapping[str, Practice]) -> dict[str, Followed]:
+    """Production choices by rule; a rule that applies to no operand in the catalog is left out.
 
     Args:
         operands: table `operands` of the catalog.
@@ -47,23 +47,23 @@ def beside(operands: pd.DataFrame, practices: Mapping[str, Practice]) -> dict[st
     """
     found = {}
     for id, practice in practices.items():
-        rows = operands.query(practice.speaks_of)
+        rows = operands.query(practice.applies_to)
         kept = rows.query(practice.follows)
         lost = rows.drop(kept.index)
         if len(rows):
-            found[id] = Beside(_named(kept), _named(lost), len(kept), len(lost))
+            found[id] = Followed(_named(kept), _named(lost), len(kept), len(lost))
     return found
 
 
-def counts(beside: Mapping[str, Beside], statements: Mapping[str, str]) -> pd.DataFrame:
+def counts(by_rule: Mapping[str, Followed], statements: Mapping[str, str]) -> pd.DataFrame:
     """Numbers of operands that do as each rule says, and otherwise: `rule` (its id), `statement`, `does`, `operands`.
 
     Args:
-        beside: of `beside`.
+        by_rule: of `followed`.
         statements: sentences by the rule's id.
     """
     return pd.DataFrame(
         {"rule": id, "statement": statements[id], "does": does, "operands": number}
-        for id, found in beside.items()
+        for id, found in by_rule.items()
         for does, number in (("as the rule says", found.follow_count), ("otherwise", found.against_count))
     )

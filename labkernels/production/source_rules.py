@@ -18,7 +18,7 @@ class SourceRule:
         id: Short name.
         sentence: The rule.
         source: Where FlashAttention-3's source says so.
-        applies: Rows of the census it speaks of.
+        applies: Rows of the census it applies to.
         holds: For those rows, whether the code agrees.
     """
 
@@ -30,7 +30,7 @@ class SourceRule:
 
 
 def verdicts(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Each source rule, how many kernels it speaks of, and how many contradict it.
+    """Each source rule, how many kernels it applies to, and how many contradict it.
 
     Args:
         kernels: As `catalog.flash_kernels` gives them.

@@ -9,9 +9,9 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import SHARED_BYTES_PER_CTA
-from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.operand import WARP, Pipeline, boxed_operand
 from labkernels.protocols.cell import WARP_COPY_BYTES
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 
 class Burst:
@@ -31,21 +31,21 @@ class Burst:
     def __init__(self, gpu: Gpu, spec: KernelSpec, memory: Buffer, seed: int, warps: int) -> None:
         self.gpu, self.spec, self.memory, self.seed, self.warps = gpu, spec, memory, seed, warps
         constants = dict(spec.constants)
-        self.train = constants["train"]
+        self.copies = constants["train"]
         self.transfer_bytes = constants.get("bytes", WARP_COPY_BYTES)
-        self.bytes = warps * self.train * self.transfer_bytes
-        shared_bytes = self.bytes + SLOT_ALIGNMENT_BYTES
-        if shared_bytes + SLOT_ALIGNMENT_BYTES > SHARED_BYTES_PER_CTA:
+        self.bytes = warps * self.copies * self.transfer_bytes
+        shared_bytes = self.bytes + STAGE_ALIGNMENT_BYTES
+        if shared_bytes + STAGE_ALIGNMENT_BYTES > SHARED_BYTES_PER_CTA:
             raise BadArgument(
                 f"{spec.name}: {warps} bursts take {shared_bytes} bytes of shared memory, above the limit of "
-                f"{SHARED_BYTES_PER_CTA - SLOT_ALIGNMENT_BYTES}; give fewer warps or a shorter train"
+                f"{SHARED_BYTES_PER_CTA - STAGE_ALIGNMENT_BYTES}; give fewer warps or a shorter burst"
             )
         self.kernel = assemble(spec, gpu.facts.arch)
         self._loaded = gpu.load(self.kernel)
         self._config = self._loaded.config(1, warps * WARP, shared_bytes)
         self._map = None
         if spec.traits.takes_tensor_map:
-            operand = boxed_operand(memory.nbytes, self.transfer_bytes, Ring(shared_alignment_bytes=128))
+            operand = boxed_operand(memory.nbytes, self.transfer_bytes, Pipeline(shared_alignment_bytes=128))
             self._map = place(operand, memory.address)
         self._statuses = Statuses(gpu, spec.name, 1)
 

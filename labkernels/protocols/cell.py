@@ -8,8 +8,8 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
 from labkernels.legality import SHARED_BYTES_PER_CTA, require_legal
-from labkernels.operand import WARP, Operand, Ring, boxed_operand, linear_operand
-from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
+from labkernels.operand import WARP, Operand, Pipeline, boxed_operand, linear_operand
+from labkernels.protocols.stream import STAGE_ALIGNMENT_BYTES
 
 WARP_COPY_BYTES = 16 * WARP  # 16 bytes from each lane
 MAX_THREADS_PER_SM = 2048
@@ -85,9 +85,9 @@ class Cell:
     @property
     def operand(self) -> Operand:
         """The memory, as the kernel's mechanism sees it."""
-        ring = Ring(max(self.stages, 1), self.ctas_per_sm, self.threads, shared_alignment_bytes=128)
+        pipeline = Pipeline(max(self.stages, 1), self.ctas_per_sm, self.threads, shared_alignment_bytes=128)
         shape = boxed_operand if self.spec.traits.takes_tensor_map else linear_operand
-        return shape(self.footprint_bytes, self.tile_bytes, ring)
+        return shape(self.footprint_bytes, self.tile_bytes, pipeline)
 
     def require_runnable(self) -> None:
         """Check the fit of tile, threads and stages, before anything is launched.
@@ -124,7 +124,7 @@ class Cell:
     @property
     def fits(self) -> bool:
         """Whether an SM has shared memory and threads for its CTAs."""
-        shared = self.stages and self.stages * self.tile_bytes + 2 * SLOT_ALIGNMENT_BYTES
+        shared = self.stages and self.stages * self.tile_bytes + 2 * STAGE_ALIGNMENT_BYTES
         threads = self.ctas_per_sm * self.threads
         return shared * self.ctas_per_sm <= SHARED_BYTES_PER_CTA and threads <= MAX_THREADS_PER_SM
 

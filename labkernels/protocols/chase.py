@@ -1,4 +1,4 @@
-"""One chain of dependent transfers on the GPU, and one train of independent ones."""
+"""One chain of dependent transfers on the GPU, and one burst of independent ones."""
 
 import numpy as np
 
@@ -8,19 +8,19 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.legality import require_legal
-from labkernels.operand import KIB, LONGEST_ROW_BYTES, MIB, WARP, Operand, Ring
+from labkernels.operand import KIB, LONGEST_ROW_BYTES, MIB, WARP, Operand, Pipeline
 from labkernels.protocols.stream import POISON, WrongBytes
 
 MAX_THREADS = 1024
 LARGEST_EXPECTATION_BYTES = MIB - 1  # of an mbarrier's transaction count
-SLOTS_BYTES = 128 * KIB  # a train's slots start over after this many bytes
-SEED = 1  # of the order in which a train looks its slots up
-BATCH = 32  # slots that the lanes of a warp look up at once, a batch ahead of the copies
-LOOKUPS = 8192  # slots in a train's table
+SLOTS_BYTES = 128 * KIB  # a burst's slots start over after this many bytes
+SEED = 1  # of the order in which a burst loads its table entries
+BATCH = 32  # table entries that the lanes of a warp load at once, a batch ahead of the copies
+LOOKUPS = 8192  # entries of a burst's table
 
 
 def transfer_operand(
-    transfer_bytes: int, slots: int, slot_stride_bytes: int, rank: int, ring: Ring
+    transfer_bytes: int, slots: int, slot_stride_bytes: int, rank: int, pipeline: Pipeline
 ) -> Operand:
     """Memory seen as `slots` slots, each holding one dense transfer, as a tensor of the given rank.
 
@@ -29,13 +29,13 @@ def transfer_operand(
     row = min(transfer_bytes, LONGEST_ROW_BYTES)
     rows = transfer_bytes // row
     if rank == 1:
-        return Operand(8, (slots * slot_stride_bytes // 8,), (row // 8,), ring=ring)
+        return Operand(8, (slots * slot_stride_bytes // 8,), (row // 8,), pipeline=pipeline)
     middle = [1] * (rank - 2)
     if middle:
         middle[0] = rows
         rows = 1
     total = slots * slot_stride_bytes // (row * (middle[0] if middle else 1))
-    return Operand(8, (row // 8, *middle, total), (row // 8, *middle, rows), ring=ring)
+    return Operand(8, (row // 8, *middle, total), (row // 8, *middle, rows), pipeline=pipeline)
 
 
 class Chain:
@@ -101,8 +101,10 @@ class Chase:
                 f"{spec.name}: {self.threads} threads × 16 B × {chunks} chunks cover {covered} bytes, the transfer has "
                 f"{transfer_bytes}; give fewer chunks or a multiple of {WARP * 16 * chunks} bytes"
             )
-        ring = Ring(stages=2, threads=self.threads, shared_alignment_bytes=128 if is_tile else 16)
-        operand = transfer_operand(transfer_bytes, chain.slots, chain.stride, constants.get("rank", 2), ring)
+        pipeline = Pipeline(stages=2, threads=self.threads, shared_alignment_bytes=128 if is_tile else 16)
+        operand = transfer_operand(
+            transfer_bytes, chain.slots, chain.stride, constants.get("rank", 2), pipeline
+        )
         require_legal(operand, spec.mechanism)
         coordinate_bytes = operand.strides_bytes[-1] if operand.strides_bytes else operand.element_bytes
         self._coordinate_bytes = coordinate_bytes
@@ -164,8 +166,8 @@ class Chase:
         return self._log.read(np.uint32, steps)
 
 
-class Train:
-    """An issue kernel bound to memory: one warp hands over trains of transfers."""
+class IssueBurst:
+    """An issue kernel bound to memory: one warp issues bursts of transfers."""
 
     def __init__(self, gpu: Gpu, spec: KernelSpec, memory: Buffer, transfer_bytes: int) -> None:
         self.gpu, self.spec, self.transfer_bytes = gpu, spec, transfer_bytes
@@ -176,42 +178,44 @@ class Train:
         if spec.traits.takes_tensor_map:
             slots = memory.nbytes // transfer_bytes
             operand = transfer_operand(
-                transfer_bytes, slots, transfer_bytes, 2, Ring(shared_alignment_bytes=128)
+                transfer_bytes, slots, transfer_bytes, 2, Pipeline(shared_alignment_bytes=128)
             )
-            if operand.slot_bytes != transfer_bytes:
+            if operand.stage_bytes != transfer_bytes:
                 raise BadArgument(
-                    f"{spec.name}: slots are {operand.slot_bytes} bytes apart; transfer a multiple of 128"
+                    f"{spec.name}: slots are {operand.stage_bytes} bytes apart; transfer a multiple of 128"
                 )
             self._map = place(operand, memory.address)
         self._statuses = Statuses(gpu, spec.name, 1)
         order = np.random.default_rng(SEED).permutation(memory.nbytes // transfer_bytes)
         self._table = Buffer(4 * LOOKUPS).write(np.resize(order, LOOKUPS).astype(np.uint32))
 
-    def cycles(self, train: int, repeats: int) -> np.ndarray:
-        """Cycles until the train was handed over, and until it had arrived: shape (repeats, 2).
+    def cycles(self, copies: int, repeats: int) -> np.ndarray:
+        """Cycles until the burst was issued, and until it had arrived: shape (repeats, 2).
 
         Raises:
-            BadArgument: the train does not fit shared memory or the buffer.
+            BadArgument: the burst does not fit shared memory or the buffer.
             StalledWait: a transfer never arrived.
         """
-        if (expected := train * self.transfer_bytes) > LARGEST_EXPECTATION_BYTES:
+        if (expected := copies * self.transfer_bytes) > LARGEST_EXPECTATION_BYTES:
             raise BadArgument(
-                f"{train} transfers of {self.transfer_bytes} bytes are {expected}, one barrier phase counts at most "
-                f"{LARGEST_EXPECTATION_BYTES}; give a train of {LARGEST_EXPECTATION_BYTES // self.transfer_bytes}"
+                f"{copies} transfers of {self.transfer_bytes} bytes are {expected}, one barrier phase counts at most "
+                f"{LARGEST_EXPECTATION_BYTES}; give a burst of {LARGEST_EXPECTATION_BYTES // self.transfer_bytes}"
             )
         shared_bytes = min(expected, SLOTS_BYTES) + self.transfer_bytes + 1024
-        if (needed := train * repeats * self.transfer_bytes) > self.memory.nbytes:
+        if (needed := copies * repeats * self.transfer_bytes) > self.memory.nbytes:
             raise BadArgument(
                 f"{needed} bytes are read, the buffer has {self.memory.nbytes}; give fewer repeats"
             )
-        if (lookups := train * repeats + BATCH) > LOOKUPS:
-            raise BadArgument(f"{lookups} slots are looked up, the table has {LOOKUPS}; give fewer repeats")
+        if (lookups := copies * repeats + BATCH) > LOOKUPS:
+            raise BadArgument(
+                f"{lookups} table entries are loaded, the table has {LOOKUPS}; give fewer repeats"
+            )
         with Buffer(8 * repeats) as log:
             log.set_bytes(0xFF)
             self._loaded.launch(
                 self._loaded.config(1, WARP, shared_bytes),
                 source=self._map or self.memory,
-                train=train,
+                train=copies,
                 repeats=repeats,
                 transfer_bytes=self.transfer_bytes,
                 table=self._table,

@@ -7,7 +7,7 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.operand import KIB
-from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES
+from labkernels.protocols.stream import STAGE_ALIGNMENT_BYTES
 
 LARGEST_CLUSTER = 16
 WHOLE_SM_SHARED_BYTES = 115 * KIB  # of a block that shares its SM with no other
@@ -36,7 +36,7 @@ class ClusterLaunch:
             raise BadArgument(
                 f"{spec.name}: cluster {cluster} is above the limit of {LARGEST_CLUSTER}; give 16 or fewer"
             )
-        if shared_bytes > (limit := gpu.facts.shared_bytes_per_block - SLOT_ALIGNMENT_BYTES * 2):
+        if shared_bytes > (limit := gpu.facts.shared_bytes_per_block - STAGE_ALIGNMENT_BYTES * 2):
             raise BadArgument(
                 f"{spec.name}: {shared_bytes} bytes of shared memory, the limit is {limit}; "
                 f"give fewer stages or smaller tiles"

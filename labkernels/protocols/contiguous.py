@@ -11,7 +11,7 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.operand import WARP
 from labkernels.protocols.cell import Cell
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 
 class Contiguous:
@@ -39,7 +39,7 @@ class Contiguous:
                 f"{self.blocks} blocks read {self.blocks * cell.tile_bytes} bytes at once, the footprint has "
                 f"{cell.footprint_bytes}; give smaller tiles or fewer CTAs"
             )
-        self.shared_bytes = cell.stages and cell.stages * cell.tile_bytes + SLOT_ALIGNMENT_BYTES
+        self.shared_bytes = cell.stages and cell.stages * cell.tile_bytes + STAGE_ALIGNMENT_BYTES
         self._map = place(cell.operand, memory.address) if cell.spec.traits.takes_tensor_map else None
         self._sums = Buffer(4 * self.blocks * cell.threads)
         self._statuses = Statuses(gpu, cell.spec.name, self.blocks)
@@ -99,7 +99,7 @@ class Contiguous:
         """Run with a poisoned destination and compare every byte that arrived, on the GPU.
 
         Args:
-            tiles: per block; by default enough to go around the ring twice and once more.
+            tiles: per block; by default enough to go around the pipeline twice and once more.
 
         Raises:
             WrongBytes: with block, tile and offset of a difference.

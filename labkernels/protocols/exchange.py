@@ -9,10 +9,10 @@ from labkernels.device.tensor_map import place
 from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
-from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.operand import WARP, Pipeline, boxed_operand
 from labkernels.protocols.cluster_launch import ClusterLaunch
-from labkernels.protocols.ring import HASH
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.protocols.cluster_pipeline import HASH
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 EXCHANGES = 32  # of arrivals, to align two SMs' clocks
 PATTERNS = ("pair_one_way", "pair_two_way", "ring", "all_to_all", "one_to_all")
@@ -20,7 +20,7 @@ PATTERNS = ("pair_one_way", "pair_two_way", "ring", "all_to_all", "one_to_all")
 
 @dataclass(frozen=True)
 class ExchangeConfiguration:
-    """CTAs of a cluster that move their outboxes to each other.
+    """CTAs of a cluster that copy their source buffers into each other's destination buffers.
 
     Attributes:
         spec: a kernel of protocol `exchange`.
@@ -46,12 +46,12 @@ class ExchangeConfiguration:
         return self.cluster - 1 if self.pattern in ("all_to_all", "one_to_all") else 1
 
     @property
-    def slot_bytes(self) -> int:
+    def stage_bytes(self) -> int:
         """What one CTA receives per lap, at most."""
         return self.share_bytes * (self.cluster - 1 if self.pattern == "all_to_all" else 1)
 
     def sources(self, rank: int) -> list[int]:
-        """Ranks whose shares lie in this CTA's inbox, in their order there."""
+        """Ranks whose shares lie in this CTA's destination buffer, in their order there."""
         before, n = lambda back: (rank - back) % self.cluster, self.cluster
         return {
             "pair_one_way": [before(1)] if rank % 2 else [],
@@ -76,7 +76,7 @@ class Exchange:
             raise BadArgument(f"{c.spec.name}: cluster {c.cluster} has no pairs; give 2, 4, 8 or 16")
         declared(c.spec).require(stages=c.stages)
         self.gpu, self.configuration = gpu, c
-        shared_bytes = c.share_bytes + c.stages * c.slot_bytes + SLOT_ALIGNMENT_BYTES
+        shared_bytes = c.share_bytes + c.stages * c.stage_bytes + STAGE_ALIGNMENT_BYTES
         self._launcher = ClusterLaunch(gpu, c.spec, c.threads, shared_bytes, c.cluster)
         self.kernel = self._launcher.kernel
         self.clusters = clusters or self._launcher.resident_clusters
@@ -94,7 +94,7 @@ class Exchange:
             pattern=PATTERNS.index(c.pattern),
             share_bytes=c.share_bytes,
             command_bytes=c.command_bytes,
-            slot_bytes=c.slot_bytes,
+            slot_bytes=c.stage_bytes,
             stages=c.stages,
             laps=laps,
             dump=dump,
@@ -123,20 +123,20 @@ class Exchange:
         return int(np.bincount(sms // 2).max())
 
     def check(self) -> None:
-        """Compare every byte of every inbox after a few laps; what nobody writes must still be poison.
+        """Compare every byte of every destination buffer after a few laps; what nobody writes must still be poison.
 
         Raises:
             WrongBytes: with block, stage and offset of the first difference.
             StalledWait: a barrier was never completed.
         """
         c = self.configuration
-        with Buffer(self.blocks * c.stages * c.slot_bytes) as dump:
+        with Buffer(self.blocks * c.stages * c.stage_bytes) as dump:
             dump.set_bytes(0)
             self.launch(c.stages + 2, dump.address)
             self._statuses.require_arrived()
             arrived = dump.read(np.uint32).reshape(self.blocks, c.stages, -1)
         words = c.share_bytes // 4
-        expected = np.full((self.blocks, c.slot_bytes // 4), 0x01010101 * POISON, np.uint32)
+        expected = np.full((self.blocks, c.stage_bytes // 4), 0x01010101 * POISON, np.uint32)
         for block in range(self.blocks):
             rank = block % c.cluster
             for part, source in enumerate(c.sources(rank)):
@@ -146,7 +146,7 @@ class Exchange:
         if wrong.any():
             block, stage, word = np.argwhere(wrong)[0]
             raise WrongBytes(
-                f"{c.spec.name}, {c.pattern}, cluster {c.cluster}: block {block}, slot {stage}, byte {4 * word}: "
+                f"{c.spec.name}, {c.pattern}, cluster {c.cluster}: block {block}, stage {stage}, byte {4 * word}: "
                 f"{arrived[block, stage, word]:#010x} arrived instead of {expected[block, word]:#010x}"
             )
 
@@ -164,7 +164,7 @@ def pair_cycles(
     Raises:
         StalledWait: a transfer never arrived.
     """
-    shared_bytes = max(2 * transfer_bytes, 4096) + SLOT_ALIGNMENT_BYTES
+    shared_bytes = max(2 * transfer_bytes, 4096) + STAGE_ALIGNMENT_BYTES
     where = ClusterLaunch(gpu, spec, WARP, shared_bytes, cluster)
     with Buffer(4 * steps) as log, Statuses(gpu, spec.name, cluster) as statuses:
         log.set_bytes(0xFF)
@@ -203,9 +203,9 @@ def arrivals(
     Raises:
         StalledWait: a copy never arrived.
     """
-    ring = Ring(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
-    operand = boxed_operand(steps * transfer_bytes, transfer_bytes, ring)
-    where = ClusterLaunch(gpu, spec, WARP, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
+    pipeline = Pipeline(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
+    operand = boxed_operand(steps * transfer_bytes, transfer_bytes, pipeline)
+    where = ClusterLaunch(gpu, spec, WARP, transfer_bytes + STAGE_ALIGNMENT_BYTES, cluster)
     words = cluster * (4 * EXCHANGES + 2 * steps)
     with (
         Buffer(8 * words) as log,

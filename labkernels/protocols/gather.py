@@ -14,8 +14,8 @@ from labkernels.kernels.build import CONSUMER_THREADS, assemble
 from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
 from labkernels.legality import require_legal
-from labkernels.operand import Operand, Ring, column_span, round_up, swizzle_offset
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.operand import Operand, Pipeline, column_span, round_up, swizzle_offset
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 PRODUCERS = 128  # a warpgroup, as in FlashAttention-3; TMA uses one warp of it
 QUERY_ROWS = 128
@@ -155,7 +155,7 @@ class Gather:
         segments: work of each block, as `Cache.segments` gives it.
         piece_rows: rows of one TMA copy.
         issuers: warps that share the TMA copies of a tile: 1, 2 or 4.
-        stages: of the ring.
+        stages: of the pipeline.
 
     Raises:
         BadArgument: more stages than the kernel has barriers for.
@@ -185,7 +185,7 @@ class Gather:
         require_pages_in_pool(cache.table, cache.pages)
         self.threads = PRODUCERS + (WARPGROUPS_THREADS if self.is_wgmma else CONSUMER_THREADS)
         query_bytes = QUERY_ROWS * cache.row_bytes if self.is_wgmma else 0
-        self.shared_bytes = stages * self.tile_bytes + query_bytes + SLOT_ALIGNMENT_BYTES
+        self.shared_bytes = stages * self.tile_bytes + query_bytes + STAGE_ALIGNMENT_BYTES
         self._map = self._place_map() if spec.traits.takes_tensor_map else None
         self._table = Buffer(cache.table.nbytes).write(cache.table)
         self._segments = Buffer(segments.nbytes).write(segments)
@@ -241,7 +241,7 @@ class Gather:
             (swizzle.span_bytes, 1, self.piece_rows, 1),
             (cache.head_pitch_bytes, cache.row_pitch_bytes, cache.page_pitch_bytes),
             swizzle=swizzle,
-            ring=Ring(stages=1, threads=self.threads, shared_alignment_bytes=1024),
+            pipeline=Pipeline(stages=1, threads=self.threads, shared_alignment_bytes=1024),
         )
         require_legal(operand, self.spec.mechanism)
         return place(operand, self.memory.address)

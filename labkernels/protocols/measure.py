@@ -1,14 +1,14 @@
-"""Experiments that time streams or rings: axes and configurations in, every byte checked, all timed in every round."""
+"""Experiments that time streams or cluster pipelines: configurations in, every byte checked, interleaved rounds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from labkernels.device import Buffer, Gpu
 from labkernels.protocols.cell import Cell
+from labkernels.protocols.cluster_pipeline import ClusterPipeline, PipelineConfiguration
 from labkernels.protocols.contiguous import Contiguous
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
-from labkernels.protocols.ring import ClusterRing, RingConfiguration
 from labkernels.protocols.rounds import timed_rounds
 from labkernels.protocols.stream import Configuration, Stream
 
@@ -34,46 +34,46 @@ def stream_experiment(
         chosen = list(configurations(parameters, gpu.facts.sm_count))
         memory = Memory(gpu, max(c.operand.footprint_bytes for c in chosen))
         bound = ((bind or Stream)(gpu, c, memory.buffer, memory.seed) for c in progress(chosen, "check"))
-        held = (s for s in bound if s.resident_ctas_per_sm >= s.configuration.operand.ring.ctas_per_sm)
+        held = (s for s in bound if s.resident_ctas_per_sm >= s.configuration.operand.pipeline.ctas_per_sm)
         return _timed(table, held, memory, parameters.bytes_moved, parameters.rounds, progress, describe)
 
     return Experiment(name, question, (table,), presets, measure, needs(Gpu))
 
 
-def ring_experiment(
+def pipeline_experiment(
     name: str,
     question: str,
     presets: Mapping[str, Any],
-    configurations: Callable[[Any], Iterable[RingConfiguration]],
+    configurations: Callable[[Any], Iterable[PipelineConfiguration]],
 ) -> Experiment:
-    """Rings side by side, of a parameter set (with `bytes_per_cta` brought by a launch, at least, and `rounds`)."""
+    """Pipelines side by side, of a parameter set (with `bytes_per_cta` brought by a launch, at least, and `rounds`)."""
 
     def measure(gpu: Gpu, parameters: Any, progress: Progress) -> Result:
         chosen = list(configurations(parameters))
         memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
         with Buffer(max((c.footprint_bytes for c in chosen if c.source == "computed"), default=16)) as made:
-            rings = (
-                ClusterRing(gpu, c, made if c.source == "computed" else memory.buffer, memory.seed)
+            pipelines = (
+                ClusterPipeline(gpu, c, made if c.source == "computed" else memory.buffer, memory.seed)
                 for c in progress(chosen, "check")
             )
             amount, rounds = parameters.bytes_per_cta, parameters.rounds
-            return _timed("cluster_ring", rings, memory, amount, rounds, progress)
+            return _timed("cluster_ring", pipelines, memory, amount, rounds, progress)
 
     return Experiment(name, question, ("cluster_ring",), presets, measure, needs(Gpu))
 
 
-def rings_ready(
-    configurations: Callable[[Any], Iterable[RingConfiguration]],
-) -> Callable[[Gpu, Any], Iterator[tuple[ClusterRing, int]]]:
-    """For `counted_experiment`: one ring after the other, with the tiles to launch, its source where it is to be."""
+def pipelines_ready(
+    configurations: Callable[[Any], Iterable[PipelineConfiguration]],
+) -> Callable[[Gpu, Any], Iterator[tuple[ClusterPipeline, int]]]:
+    """For `counted_experiment`: pipelines one by one, with the tiles to launch, the source where it is to be."""
 
-    def ready(gpu: Gpu, parameters: Any) -> Iterator[tuple[ClusterRing, int]]:
+    def ready(gpu: Gpu, parameters: Any) -> Iterator[tuple[ClusterPipeline, int]]:
         chosen = list(configurations(parameters))
         memory = Memory(gpu, max(c.footprint_bytes for c in chosen))
         for configuration in chosen:
-            ring = ClusterRing(gpu, configuration, memory.buffer, memory.seed)
-            ring.place_source(memory)
-            yield ring, ring.tiles_for(parameters.bytes_per_cta)
+            pipeline = ClusterPipeline(gpu, configuration, memory.buffer, memory.seed)
+            pipeline.place_source(memory)
+            yield pipeline, pipeline.tiles_for(parameters.bytes_per_cta)
         memory.close()
 
     return ready
@@ -81,7 +81,7 @@ def rings_ready(
 
 def _timed(
     table: str,
-    bound: Iterable[Stream] | Iterable[ClusterRing],
+    bound: Iterable[Stream] | Iterable[ClusterPipeline],
     memory: Memory,
     amount: int,
     rounds: int,

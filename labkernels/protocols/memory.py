@@ -1,9 +1,9 @@
-"""The memory that streams, rings and chases read: random words, with more beside it to push it out of L2."""
+"""The memory that streams, pipelines and chases read: random words, with more beside it to push it out of L2."""
 
 from labkernels.device import Buffer, Gpu
 from labkernels.device.random_fill import fill
 from labkernels.kernels.registry import kernel
-from labkernels.operand import KIB, MIB, TMA_THREADS, Ring, linear_operand, round_up
+from labkernels.operand import KIB, MIB, TMA_THREADS, Pipeline, linear_operand, round_up
 from labkernels.protocols.stream import Configuration, Stream
 
 
@@ -57,6 +57,6 @@ class Memory:
 
 
 def _plain_stream(nbytes: int, tile_bytes: int, source: str) -> Configuration:
-    ring = Ring(stages=8, threads=TMA_THREADS, shared_alignment_bytes=128)
-    operand = linear_operand(nbytes // tile_bytes * tile_bytes, tile_bytes, ring)
+    pipeline = Pipeline(stages=8, threads=TMA_THREADS, shared_alignment_bytes=128)
+    operand = linear_operand(nbytes // tile_bytes * tile_bytes, tile_bytes, pipeline)
     return Configuration(kernel("tma_bulk", "stream", excess_bytes=0), operand, source)

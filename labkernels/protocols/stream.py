@@ -16,7 +16,7 @@ from labkernels.kernels.render import declared
 from labkernels.legality import require_legal
 from labkernels.operand import Operand, swizzle_offset
 
-SLOT_ALIGNMENT_BYTES = 1024
+STAGE_ALIGNMENT_BYTES = 1024
 POISON = 0xA5
 
 
@@ -30,7 +30,7 @@ class Configuration:
 
     Attributes:
         spec: the kernel.
-        operand: tensor, tile and ring; the walk goes along dimension 0, then along the last dimension, and a
+        operand: tensor, tile and pipeline; the walk goes along dimension 0, then along the last dimension, and a
             tile covers the others.
         source: `hbm` or `l2`.
         l2_promotion_bytes: of the tensor map, where there is one.
@@ -44,19 +44,19 @@ class Configuration:
     @property
     def copying_threads(self) -> int:
         """Threads of a block that copy."""
-        return self.operand.ring.threads - (CONSUMER_THREADS if is_warp_specialized(self.spec) else 0)
+        return self.operand.pipeline.threads - (CONSUMER_THREADS if is_warp_specialized(self.spec) else 0)
 
     @property
     def tiles_in_flight(self) -> int:
         """Tiles a block has requested and not yet received, at most."""
         if self.spec.traits.through_registers:
             return 2  # one set of registers being waited for, the next one on its way
-        return dict(self.spec.constants).get("depth", self.operand.ring.stages)
+        return dict(self.spec.constants).get("depth", self.operand.pipeline.stages)
 
     @property
     def bytes_in_flight_per_sm(self) -> int:
         """The axis that unites tile size, stages and CTAs."""
-        return self.operand.tile_bytes * self.tiles_in_flight * self.operand.ring.ctas_per_sm
+        return self.operand.tile_bytes * self.tiles_in_flight * self.operand.pipeline.ctas_per_sm
 
     @property
     def variant(self) -> str:
@@ -74,12 +74,12 @@ class Configuration:
             BadArgument: threads × 16 bytes × chunks is not the tile, or a row does not fit the threads.
         """
         require_legal(self.operand, self.spec.mechanism)
-        declared(self.spec).require(stages=self.operand.ring.stages)
-        if self.operand.slot_bytes != self.operand.tile_bytes:
+        declared(self.spec).require(stages=self.operand.pipeline.stages)
+        if self.operand.stage_bytes != self.operand.tile_bytes:
             raise BadArgument(
-                f"{self.spec.name}: a tile of {self.operand.tile_bytes} bytes takes a slot of "
-                f"{self.operand.slot_bytes}; give rows as long as the swizzle span and a tile that is a multiple "
-                f"of the ring's alignment of {self.operand.ring.shared_alignment_bytes} bytes"
+                f"{self.spec.name}: a tile of {self.operand.tile_bytes} bytes takes a stage of "
+                f"{self.operand.stage_bytes}; give rows as long as the swizzle span and a tile that is a multiple "
+                f"of the pipeline's alignment of {self.operand.pipeline.shared_alignment_bytes} bytes"
             )
         chunks = dict(self.spec.constants).get("chunks")
         if chunks and (covered := self.copying_threads * 16 * chunks) != self.operand.tile_bytes:
@@ -148,12 +148,12 @@ class Stream:
     def __init__(self, gpu: Gpu, configuration: Configuration, memory: Buffer, seed: int) -> None:
         configuration.require_runnable()
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
-        operand, ring = configuration.operand, configuration.operand.ring
+        operand, pipeline = configuration.operand, configuration.operand.pipeline
         self.kernel = assemble(configuration.spec, gpu.facts.arch)
         self._loaded = gpu.load(self.kernel)
-        self.blocks = gpu.facts.sm_count * ring.ctas_per_sm
-        # the ring starts at the first multiple of its alignment behind the barriers
-        self.shared_bytes = ring.stages * operand.slot_bytes + SLOT_ALIGNMENT_BYTES
+        self.blocks = gpu.facts.sm_count * pipeline.ctas_per_sm
+        # the pipeline starts at the first multiple of its alignment behind the barriers
+        self.shared_bytes = pipeline.stages * operand.stage_bytes + STAGE_ALIGNMENT_BYTES
         self.walk = walk_of(configuration)
         if (needed := self.blocks * self.walk.outer_unit) > self.walk.outer_limit:
             raise BadArgument(
@@ -166,14 +166,14 @@ class Stream:
             else None
         )
         self._source = self._map or memory
-        self._sums = Buffer(4 * self.blocks * ring.threads)
+        self._sums = Buffer(4 * self.blocks * pipeline.threads)
         self._statuses = Statuses(gpu, configuration.spec.name, self.blocks)
-        self._config = self._loaded.config(self.blocks, ring.threads, self.shared_bytes)
+        self._config = self._loaded.config(self.blocks, pipeline.threads, self.shared_bytes)
 
     @property
     def resident_ctas_per_sm(self) -> int:
         """CTAs of this kernel that one SM holds: registers, threads and shared memory decide."""
-        return self._loaded.blocks_per_sm(self.configuration.operand.ring.threads, self.shared_bytes)
+        return self._loaded.blocks_per_sm(self.configuration.operand.pipeline.threads, self.shared_bytes)
 
     def tiles_for(self, bytes_moved: int) -> int:
         """Tiles per block that move at least this many bytes in all."""
@@ -194,9 +194,9 @@ class Stream:
             "source": configuration.source,
             "footprint_bytes": operand.footprint_bytes,
             "tile_bytes": operand.tile_bytes,
-            "stages": operand.ring.stages,
-            "ctas_per_sm": operand.ring.ctas_per_sm,
-            "threads": operand.ring.threads,
+            "stages": operand.pipeline.stages,
+            "ctas_per_sm": operand.pipeline.ctas_per_sm,
+            "threads": operand.pipeline.threads,
             "bytes_in_flight_per_sm": configuration.bytes_in_flight_per_sm,
             "bytes_moved": self.bytes_moved(tiles),
         }
@@ -210,7 +210,7 @@ class Stream:
             source=self._source,
             tiles=tiles,
             tile_bytes=operand.tile_bytes,
-            stages=operand.ring.stages,
+            stages=operand.pipeline.stages,
             dump=dump,
             sums=self._sums,
             statuses=self._statuses,
@@ -239,14 +239,14 @@ class Stream:
         """Run with a poisoned destination and compare every byte that arrived.
 
         Args:
-            tiles: per block; by default enough to go around the ring twice and once more.
+            tiles: per block; by default enough to go around the pipeline twice and once more.
 
         Raises:
             WrongBytes: with block, tile and offset of the first difference.
             StalledWait: a barrier was never completed.
         """
         operand = self.configuration.operand
-        tiles = tiles or 2 * operand.ring.stages + 1
+        tiles = tiles or 2 * operand.pipeline.stages + 1
         with Buffer(self.bytes_moved(tiles)) as dump:
             dump.set_bytes(POISON)
             self.launch(tiles, dump.address)
@@ -262,7 +262,7 @@ class Stream:
 
     def check_sums(self, tiles: int, blocks: int = 2) -> None:
         """Compare what the threads of a few blocks read during the last launch; cheap, for timed launches."""
-        threads = self.configuration.operand.ring.threads
+        threads = self.configuration.operand.pipeline.threads
         chosen = np.random.default_rng(self.seed).choice(self.blocks, blocks, replace=False)
         readers = min(
             CONSUMER_THREADS if is_warp_specialized(self.configuration.spec) else threads,

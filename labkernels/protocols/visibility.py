@@ -8,10 +8,10 @@ from labkernels.device import Buffer, Gpu, Statuses
 from labkernels.device.random_fill import random_words
 from labkernels.device.tensor_map import place
 from labkernels.kernels.registry import KernelSpec
-from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.operand import WARP, Pipeline, boxed_operand
 from labkernels.protocols.cluster_launch import ClusterLaunch
-from labkernels.protocols.ring import HASH
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.protocols.cluster_pipeline import HASH
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 SMALLEST_BOX_BYTES = 128
 EXCHANGES = 32  # of arrivals between the first CTA and each other one, to align their clocks
@@ -68,10 +68,10 @@ def sight(
         StalledWait: a transfer never arrived.
         WrongBytes: the last one brought wrong bytes, or bytes to a CTA that was not to receive any.
     """
-    ring = Ring(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
+    pipeline = Pipeline(threads=WARP, cluster=cluster, shared_alignment_bytes=128)
     nbytes = max(transfer_bytes, SMALLEST_BOX_BYTES)
-    operand = boxed_operand(steps * nbytes, nbytes, ring)
-    where = ClusterLaunch(gpu, spec, WARP * pollers, transfer_bytes + SLOT_ALIGNMENT_BYTES, cluster)
+    operand = boxed_operand(steps * nbytes, nbytes, pipeline)
+    where = ClusterLaunch(gpu, spec, WARP * pollers, transfer_bytes + STAGE_ALIGNMENT_BYTES, cluster)
     words = RECORD * cluster * (1 + 2 * EXCHANGES + steps * pollers)
     with (
         Buffer(8 * words) as log,

@@ -1,4 +1,4 @@
-"""Charts of clusters: a way of bringing a tile has its mechanism's colour and a dash of its own."""
+"""Charts of clusters: a transport has its mechanism's colour and a dash of its own."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,32 +7,34 @@ import altair as alt
 import pandas as pd
 
 from labkernels.charts.grammar import MECHANISM_STYLES, OWN
-from labkernels.studies.cluster_rows import WAYS
+from labkernels.studies.cluster_rows import TRANSPORTS
 
 _SOLID, _DASHED, _DOTTED = (1, 0), (7, 3), (2, 2)
 _DASHES = {"slices": _SOLID, "everyone": _SOLID, "leader": _DASHED, "alone": _DASHED, "scattered": _DOTTED}
-#: One pick for all charts of ways: those of one concatenation share it.
-PICK = alt.selection_point(name="picked_way", fields=["way"], bind="legend")
+#: One pick for all charts of transports: those of one concatenation share it.
+PICK = alt.selection_point(name="picked_transport", fields=["transport"], bind="legend")
 
 
-def way_legend(ways: Iterable[str], **look: Any) -> alt.Legend:
-    """The legend of column `way`: the given ones, in their order, looking as `look` says."""
-    present = set(ways)
-    shown = [way for way in WAYS.values() if way in present]
+def transport_legend(transports: Iterable[str], **look: Any) -> alt.Legend:
+    """The legend of column `transport`: the given ones, in their order, looking as `look` says."""
+    present = set(transports)
+    shown = [transport for transport in TRANSPORTS.values() if transport in present]
     return alt.Legend(values=shown, columns=3, labelLimit=260, **look)
 
 
-def way_color(ways: Iterable[str], **look: Any) -> alt.Color:
-    """Colour by column `way`; the legend lists the given ones, and looks as `look` says."""
-    colors = [MECHANISM_STYLES[mechanism][0] for mechanism, _ in WAYS]
-    scale = alt.Scale(domain=list(WAYS.values()), range=colors)
-    return alt.Color("way:N", title="Transport", scale=scale, legend=way_legend(ways, **look))
+def transport_color(transports: Iterable[str], **look: Any) -> alt.Color:
+    """Colour by column `transport`; the legend lists the given ones, and looks as `look` says."""
+    colors = [MECHANISM_STYLES[mechanism][0] for mechanism, _ in TRANSPORTS]
+    scale = alt.Scale(domain=list(TRANSPORTS.values()), range=colors)
+    return alt.Color(
+        "transport:N", title="Transport", scale=scale, legend=transport_legend(transports, **look)
+    )
 
 
-def way_dash(ways: Iterable[str]) -> alt.StrokeDash:
-    """Dash by column `way`, merged into the legend of `way_color`."""
-    scale = alt.Scale(domain=list(WAYS.values()), range=[_DASHES[share] for _, share in WAYS])
-    return alt.StrokeDash("way:N", title="Transport", scale=scale, legend=way_legend(ways))
+def transport_dash(transports: Iterable[str]) -> alt.StrokeDash:
+    """Dash by column `transport`, merged into the legend of `transport_color`."""
+    scale = alt.Scale(domain=list(TRANSPORTS.values()), range=[_DASHES[share] for _, share in TRANSPORTS])
+    return alt.StrokeDash("transport:N", title="Transport", scale=scale, legend=transport_legend(transports))
 
 
 def over(points: alt.Chart, own: pd.DataFrame | None) -> alt.Chart | alt.LayerChart:
@@ -57,7 +59,7 @@ def fan_out_axis(title: str = "Fan-out: CTAs that need the same tile") -> alt.X:
     return alt.X("fan_out:Q", title=title, scale=scale, axis=alt.Axis(values=[1, 2, 4, 8, 16], format="d"))
 
 
-def ways(
+def transports(
     table: pd.DataFrame,
     x: alt.X,
     *,
@@ -73,7 +75,7 @@ def ways(
     """Lines through medians with bands from p05 to p95, one for each way; a click on the legend singles one out.
 
     Args:
-        table: columns `way`, `gpu`, `run_id`, those of `x`, `y`, `low`, `high` and `also`.
+        table: columns `transport`, `gpu`, `run_id`, those of `x`, `y`, `low`, `high` and `also`.
         x: the x axis.
         y: column of the line.
         low: column of the band's lower edge.
@@ -85,20 +87,20 @@ def ways(
         height: of the plot, pixels.
     """
     field = str(x.to_dict()["field"])
-    columns = list(dict.fromkeys(["way", field, y, low, high, *also, "gpu", "run_id"]))
-    present = table["way"].unique()
+    columns = list(dict.fromkeys(["transport", field, y, low, high, *also, "gpu", "run_id"]))
+    present = table["transport"].unique()
     tooltip = [
         alt.Tooltip(name, format=",.4~r") if name in (y, low, high) else alt.Tooltip(name) for name in columns
     ]
     vertical = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=True))
-    base = alt.Chart(table[columns]).encode(x=x, color=way_color(present))
+    base = alt.Chart(table[columns]).encode(x=x, color=transport_color(present))
     shown = alt.when(PICK).then(alt.value(1)).otherwise(alt.value(0.12))
     band = base.mark_area().encode(
         y=alt.Y(f"{low}:Q", title=y_title),
         y2=high,
         opacity=alt.when(PICK).then(alt.value(0.2)).otherwise(alt.value(0.04)),
     )
-    line = base.mark_line().encode(y=vertical, strokeDash=way_dash(present), opacity=shown)
+    line = base.mark_line().encode(y=vertical, strokeDash=transport_dash(present), opacity=shown)
     points = base.mark_point(filled=True, size=36).encode(y=vertical, opacity=shown, tooltip=tooltip)
     return alt.layer(band, line.add_params(PICK), over(points, own)).properties(width=width, height=height)
 

@@ -1,4 +1,4 @@
-"""Rows of clusters: what tells rings and exchanges apart, their rates, ratios paired by round."""
+"""Rows of clusters: what tells pipelines and exchanges apart, their rates, ratios paired by round."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from labkernels.operand import KIB
 from labkernels.studies.stats import Ratio, paired, spread, where
 
 RATE = "bytes_per_clock_per_sm"
-RING = [
+PIPELINE = [
     "gpu", "run_id", "kernel", "mechanism", "share", "source", "fan_out", "cluster", "producers", "consumers",
     "scope", "arrivers", "tile_bytes", "stages", "lag_cycles", "delay_cycles", "hold_cycles", "ctas",
 ]  # fmt: skip
@@ -18,7 +18,7 @@ EXCHANGE = [
 ]  # fmt: skip
 
 #: How a chart calls who brings the tile, by mechanism and share.
-WAYS = {
+TRANSPORTS = {
     ("tma_multicast", "slices"): "multicast, sliced",
     ("tma_multicast", "leader"): "multicast by a leader",
     ("tma_tile", "everyone"): "unicast in the cluster",
@@ -40,9 +40,9 @@ LARGE = {"tile_bytes": 32 * KIB, "stages": 6}
 
 
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """Median, 5th and 95th percentile of each ring's rate over its rounds, its way, and its cycles per tile."""
-    table = spread(frame, RING, RATE)
-    return table.assign(way=ways(table), cycles_per_tile=table["tile_bytes"] / table["median"])
+    """Spread of each pipeline's rate over its rounds (`p05`, `median`, `p95`), its transport, its cycles per tile."""
+    table = spread(frame, PIPELINE, RATE)
+    return table.assign(transport=transports(table), cycles_per_tile=table["tile_bytes"] / table["median"])
 
 
 def exchange_rates(frame: pd.DataFrame) -> pd.DataFrame:
@@ -50,29 +50,29 @@ def exchange_rates(frame: pd.DataFrame) -> pd.DataFrame:
     return spread(frame, EXCHANGE, "sent_bytes_per_clock")
 
 
-def ways(frame: pd.DataFrame) -> list[str]:
-    """How a chart calls each row's way of bringing a tile."""
-    return [WAYS[key] for key in zip(frame["mechanism"], frame["share"], strict=True)]
+def transports(frame: pd.DataFrame) -> list[str]:
+    """How a chart calls each row's transport."""
+    return [TRANSPORTS[key] for key in zip(frame["mechanism"], frame["share"], strict=True)]
 
 
-def ring(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """Rounds of one ring; what `wanted` leaves open is as in `PLAIN`.
+def pipeline(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """Rounds of one pipeline; what `wanted` leaves open is as in `PLAIN`.
 
     Raises:
         NotMeasured: there are no such rows.
-        ValueError: they are of more than one ring.
+        ValueError: they are of more than one pipeline.
     """
     found = where(frame, **{**PLAIN, **wanted})
     if found.duplicated(["run_id", "round"]).any():
-        raise ValueError(f"{wanted} is more than one ring: name its tile, stages, source and fan-out too")
+        raise ValueError(f"{wanted} is more than one pipeline: name its tile, stages, source and fan-out too")
     return found
 
 
 def compare(
     frame: pd.DataFrame, first: dict[str, Any], second: dict[str, Any], *, column: str = RATE, **both: Any
 ) -> Ratio:
-    """Rate of one ring over that of another, paired by round; `gbps` is that of the whole GPU."""
-    return paired(ring(frame, **both, **first), ring(frame, **both, **second), column)
+    """Rate of one pipeline over that of another, paired by round; `gbps` is that of the whole GPU."""
+    return paired(pipeline(frame, **both, **first), pipeline(frame, **both, **second), column)
 
 
 def by_fan_out(parts: Iterable[tuple[int, Ratio]]) -> str:

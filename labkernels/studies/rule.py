@@ -18,14 +18,14 @@ class Rule:
     Attributes:
         id: stable name; stored with verdicts.
         chapter: file name of the chapter that shows its evidence, without the ending.
-        operands: the operands it speaks of, in words.
+        operands: the operands it applies to, in words.
         take: what to do with them.
         statement: the rule as a sentence.
         scope: on what it was measured: shapes, source, pipeline.
         experiments: whose rows judge it.
         judge: the check of those rows, the main table of each.
-        applies_to: which operands of the advisor it speaks of, as in `source == 'l2' and fan_out >= 4`; empty for none.
-        practice: which operands of the catalog it speaks of, and which of those follow it.
+        applies_to: operands of the advisor it applies to, as in `source == 'l2' and fan_out >= 4`; empty for none.
+        practice: which operands of the catalog it applies to, and which of those follow it.
     """
 
     id: str

@@ -48,8 +48,8 @@ def some_cells(spec):
         [constants["chunks"] * copying * WARP_COPY_BYTES] if "chunks" in constants else [2 * KIB, 24 * KIB]
     )
     for tile_bytes in tiles:
-        for rings in (1, 2, 3):
-            stages = rings * max(producers, consumers)
+        for pipelines in (1, 2, 3):
+            stages = pipelines * max(producers, consumers)
             yield Cell(spec, "hbm", FOOTPRINT, tile_bytes, stages, (producers + consumers) * WARP)
 
 

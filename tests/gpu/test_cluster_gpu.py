@@ -6,9 +6,14 @@ import pytest
 from labkernels.device import Buffer, Gpu, StalledWait
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.operand import KIB, MIB
+from labkernels.protocols.cluster_pipeline import (
+    ClusterPipeline,
+    PipelineConfiguration,
+    multicast_pipeline,
+    unicast_pipeline,
+)
 from labkernels.protocols.exchange import PATTERNS, Exchange, ExchangeConfiguration, arrivals, pair_cycles
 from labkernels.protocols.memory import Memory
-from labkernels.protocols.ring import ClusterRing, RingConfiguration, multicast_ring, unicast_ring
 from labkernels.protocols.stream import WrongBytes
 from labkernels.protocols.visibility import sight
 from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THREADS
@@ -16,7 +21,7 @@ from labkernels.studies.broadcast.dsm import ALL_TO_ALL_SHARE_BYTES, SPECS, THRE
 pytestmark = pytest.mark.gpu
 SOUND = [spec for spec in kernels(protocol="ring") if dict(spec.constants).get("fault", "none") == "none"]
 GROUPED = [spec for spec in SOUND if "group" in dict(spec.constants)]
-RINGS = [spec for spec in SOUND if spec not in GROUPED]
+PIPELINES = [spec for spec in SOUND if spec not in GROUPED]
 VISIBILITY = kernels(protocol="visibility")
 
 
@@ -38,19 +43,21 @@ def scratch():
         yield buffer
 
 
-def ring(gpu, memory, spec, fan_out, tile=8 * KIB, stages=4, scratch=None, **more):
+def pipeline(gpu, memory, spec, fan_out, tile=8 * KIB, stages=4, scratch=None, **more):
     source = "computed" if dict(spec.constants).get("origin") == "computed" else "l2"
-    configuration = RingConfiguration(spec, fan_out, source, tile, stages, 32 * MIB, **more)
-    return ClusterRing(gpu, configuration, scratch if source == "computed" else memory.buffer, memory.seed)
+    configuration = PipelineConfiguration(spec, fan_out, source, tile, stages, 32 * MIB, **more)
+    return ClusterPipeline(
+        gpu, configuration, scratch if source == "computed" else memory.buffer, memory.seed
+    )
 
 
 @pytest.mark.parametrize("fan_out", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("spec", RINGS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", PIPELINES, ids=lambda spec: spec.name)
 def test_every_cta_of_a_ring_receives_every_byte(gpu, memory, scratch, spec, fan_out):
     if fan_out == 1 and not spec.traits.touches_global:
         pytest.skip("nobody to send to")
     for tile in (4 * KIB, 32 * KIB):
-        one = ring(gpu, memory, spec, fan_out, tile, scratch=scratch)
+        one = pipeline(gpu, memory, spec, fan_out, tile, scratch=scratch)
         one.check()
         one.close()
 
@@ -59,7 +66,7 @@ def test_every_cta_of_a_ring_receives_every_byte(gpu, memory, scratch, spec, fan
 def test_groups_inside_a_cluster_receive_tiles_of_their_own(gpu, memory, spec):
     group = dict(spec.constants)["group"]
     for in_one in (2, 16 // group):
-        one = ring(gpu, memory, spec, group, 32 * KIB, groups_per_cluster=in_one)
+        one = pipeline(gpu, memory, spec, group, 32 * KIB, groups_per_cluster=in_one)
         assert one.groups % in_one == 0 and one.configuration.cluster == in_one * group
         one.check()
         one.close()
@@ -67,13 +74,13 @@ def test_groups_inside_a_cluster_receive_tiles_of_their_own(gpu, memory, spec):
 
 def test_ctas_alone_receive_what_their_group_shares(gpu, memory):
     for scattered in (False, True):
-        one = ring(gpu, memory, unicast_ring(), 4, clustered=False, scattered=scattered)
+        one = pipeline(gpu, memory, unicast_pipeline(), 4, clustered=False, scattered=scattered)
         one.check()
         one.close()
 
 
 def test_every_block_has_an_sm_of_its_own(gpu, memory):
-    one = ring(gpu, memory, multicast_ring(), 4)
+    one = pipeline(gpu, memory, multicast_pipeline(), 4)
     assert one.clusters.blocks_per_sm == 1
     assert one.blocks <= gpu.facts.sm_count
     one.close()
@@ -82,17 +89,17 @@ def test_every_block_has_an_sm_of_its_own(gpu, memory):
 @pytest.mark.parametrize("more", [{"lag_cycles": 3000}, {"delay_cycles": 3000}, {"hold_cycles": 3000}])
 def test_skew_delivers_the_same_bytes(gpu, memory, more):
     for spec in (
-        multicast_ring(),
-        multicast_ring(share="leader"),
+        multicast_pipeline(),
+        multicast_pipeline(share="leader"),
         kernel("dsm_bulk", "ring", share="slices", origin="global"),
     ):
-        one = ring(gpu, memory, spec, 8, **more)
+        one = pipeline(gpu, memory, spec, 8, **more)
         one.check(tiles=40)
         one.close()
 
 
 def test_a_wrong_byte_is_found(gpu, memory):
-    one = ring(gpu, memory, multicast_ring(), 4)
+    one = pipeline(gpu, memory, multicast_pipeline(), 4)
     one.check()
     word = memory.buffer.read(np.uint32, 1, 8 * KIB)
     memory.buffer.write(word ^ 1, 8 * KIB)
@@ -106,27 +113,27 @@ def test_a_wrong_byte_is_found(gpu, memory):
 
 @pytest.mark.parametrize("fault", ["missing_expect", "early_exit"])
 def test_a_faulty_ring_ends_in_a_named_error_and_the_gpu_goes_on(gpu, memory, fault):
-    broken = ring(gpu, memory, multicast_ring(fault=fault), 4)
+    broken = pipeline(gpu, memory, multicast_pipeline(fault=fault), 4)
     broken.launch(12)
     with pytest.raises(StalledWait, match=r"(full|empty)\[0\]"):
         broken.require_arrived()
     broken.close()
-    sound = ring(gpu, memory, multicast_ring(), 4)
+    sound = pipeline(gpu, memory, multicast_pipeline(), 4)
     sound.check()
     sound.close()
 
 
 def test_what_does_not_fit_is_refused_before_the_launch(gpu, memory):
     with pytest.raises(ValueError, match="cluster 32 is above the limit of 16"):
-        ring(gpu, memory, multicast_ring(), 32)
+        pipeline(gpu, memory, multicast_pipeline(), 32)
     with pytest.raises(ValueError, match="give fewer stages or smaller tiles"):
-        ring(gpu, memory, multicast_ring(), 4, tile=64 * KIB)
+        pipeline(gpu, memory, multicast_pipeline(), 4, tile=64 * KIB)
 
 
 @pytest.mark.parametrize("cluster", [2, 4, 8, 16])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_exchanges_fill_every_inbox(gpu, spec, pattern, cluster):
+def test_exchanges_fill_every_destination(gpu, spec, pattern, cluster):
     share = ALL_TO_ALL_SHARE_BYTES[cluster]
     configuration = ExchangeConfiguration(
         spec, cluster, pattern, share, share // 4, 2, THREADS[spec.mechanism]
@@ -185,10 +192,10 @@ def test_one_of_each_ring(gpu, spec):
     computed = dict(spec.constants).get("origin") == "computed"
     small = Memory(gpu, 4 * MIB)
     fan_out, in_one = (group, 2) if (group := dict(spec.constants).get("group")) else (4, 1)
-    configuration = RingConfiguration(
+    configuration = PipelineConfiguration(
         spec, fan_out, "computed" if computed else "l2", 4 * KIB, 4, 2 * MIB, groups_per_cluster=in_one
     )
-    one = ClusterRing(gpu, configuration, small.buffer, small.seed, clusters=2)
+    one = ClusterPipeline(gpu, configuration, small.buffer, small.seed, clusters=2)
     one.check(7)
     one.close()
     small.close()

@@ -12,7 +12,7 @@ from labkernels.studies.run import parameters_of
 
 pytestmark = pytest.mark.gpu
 
-RING = {"tile_bytes": (8 * KIB,), "bytes_per_cta": MIB, "rounds": 2}
+PIPELINE = {"tile_bytes": (8 * KIB,), "bytes_per_cta": MIB, "rounds": 2}
 #: What makes a quick preset a matter of seconds.
 SMALL = {
     "throughput": {"tile_bytes": (8 * KIB,), "stages": (4,), "threads": (128,), "chunks": (4,),
@@ -21,10 +21,10 @@ SMALL = {
     "l2_footprint": {"footprints_bytes": (8 * MIB,), "rounds": 2},
     "latency": {"transfer_bytes": (16,), "slots": 64, "rounds": 2, "launches": 2},
     "issue": {"transfer_bytes": (128,), "trains": (1, 8), "step_bytes": (128,), "step_trains": (1,), "rounds": 2},
-    "multicast": RING | {"fan_outs": (1, 4), "stages": (4,), "lag_cycles": (1000,)},
-    "handshake": RING,
-    "crowding": RING | {"tile_bytes": 8 * KIB, "fan_outs": (4,), "ctas": (8,)},
-    "broadcast": RING | {"fan_outs": (2,)},
+    "multicast": PIPELINE | {"fan_outs": (1, 4), "stages": (4,), "lag_cycles": (1000,)},
+    "handshake": PIPELINE,
+    "crowding": PIPELINE | {"tile_bytes": 8 * KIB, "fan_outs": (4,), "ctas": (8,)},
+    "broadcast": PIPELINE | {"fan_outs": (2,)},
     "handover": {"fan_outs": (2,), "rings": ((8 * KIB, 6),), "bytes_per_cta": MIB, "rounds": 2},
     "residency": {"clusters": (1, 2), "stages": (6,), "bytes_per_cta": MIB, "rounds": 2},
     "cluster_latency": {"clusters": (2,), "transfer_bytes": (256,), "steps": 16, "rounds": 2},

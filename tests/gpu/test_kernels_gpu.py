@@ -8,8 +8,8 @@ import pytest
 from labkernels.device import Buffer, Gpu, StalledWait, random_fill
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.legality import IllegalOperand
-from labkernels.operand import MIB, Operand, Ring, Swizzle, linear_operand
-from labkernels.protocols.chase import Chain, Chase, Train
+from labkernels.operand import MIB, Operand, Pipeline, Swizzle, linear_operand
+from labkernels.protocols.chase import Chain, Chase, IssueBurst
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
 from labkernels.studies.crossover.row_shape import box_operand
@@ -34,14 +34,14 @@ def memory(gpu):
     memory.close()
 
 
-def ring(stages, threads, alignment=128):
-    return Ring(stages=stages, threads=threads, shared_alignment_bytes=alignment)
+def pipeline(stages, threads, alignment=128):
+    return Pipeline(stages=stages, threads=threads, shared_alignment_bytes=alignment)
 
 
 def check(gpu, memory, spec, operand):
     memory.refill()
     stream = Stream(gpu, Configuration(spec, operand, "hbm"), memory.buffer, memory.seed)
-    for tiles in (1, operand.ring.stages, 3 * operand.ring.stages + 1):
+    for tiles in (1, operand.pipeline.stages, 3 * operand.pipeline.stages + 1):
         stream.check(tiles)
         stream.check_sums(tiles)
     stream.close()
@@ -75,7 +75,7 @@ def test_words_are_what_numpy_says(gpu):
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_bulk(gpu, memory, spec, tile, stages):
     footprint = FOOTPRINT // (tile * 132) * tile * 132
-    check(gpu, memory, spec, linear_operand(footprint, tile, ring(stages, 64)))
+    check(gpu, memory, spec, linear_operand(footprint, tile, pipeline(stages, 64)))
 
 
 @pytest.mark.parametrize("spec", [s for s in STREAMS if s.traits.takes_tensor_map], ids=lambda s: s.name)
@@ -85,10 +85,10 @@ def test_tiles_of_every_rank(gpu, memory, spec, stages):
     middle = [1, 2, 3, 2][: max(rank - 2, 0)]
     inner = 256
     if rank == 1:
-        operand = Operand(4, (FOOTPRINT // 4,), (inner,), ring=ring(stages, 64))
+        operand = Operand(4, (FOOTPRINT // 4,), (inner,), pipeline=pipeline(stages, 64))
     else:
         rows = FOOTPRINT // (4 * inner * int(np.prod(middle))) // 4 * 4
-        operand = Operand(4, (inner, *middle, rows), (inner, *middle, 4), ring=ring(stages, 64))
+        operand = Operand(4, (inner, *middle, rows), (inner, *middle, 4), pipeline=pipeline(stages, 64))
     check(gpu, memory, spec, operand)
 
 
@@ -104,7 +104,7 @@ def test_swizzles(gpu, memory, swizzle, pitch, element_bytes):
         (inner // element_bytes, 64),
         (pitch,),
         swizzle=swizzle,
-        ring=ring(3, 64, 1024),
+        pipeline=pipeline(3, 64, 1024),
     )
     check(gpu, memory, kernel("tma_tile", "stream", rank=2), operand)
 
@@ -112,13 +112,13 @@ def test_swizzles(gpu, memory, swizzle, pitch, element_bytes):
 @pytest.mark.parametrize("inner", [16, 32, 64, 128, 256])
 def test_rows_cut_from_a_wide_tensor(gpu, memory, inner):
     spec = kernel("cp_async", "stream", completion="group", depth=2, chunks=4)
-    operand = box_operand(1 << 30, inner, 8 << 10, 1 << 10, Swizzle.NONE, ring(3, 128))
+    operand = box_operand(1 << 30, inner, 8 << 10, 1 << 10, Swizzle.NONE, pipeline(3, 128))
     with pytest.raises(ValueError, match="132 blocks need"):
-        small = box_operand(1 << 20, 16, 8 << 10, 1 << 10, Swizzle.NONE, ring(3, 128))
+        small = box_operand(1 << 20, 16, 8 << 10, 1 << 10, Swizzle.NONE, pipeline(3, 128))
         Stream(gpu, Configuration(spec, small, "hbm"), memory.buffer, memory.seed)
     wide = Memory(gpu, 1 << 30, seed=3)
     check(gpu, wide, spec, operand)
-    tile = box_operand(1 << 30, inner, 8 << 10, 1 << 10, Swizzle.NONE, ring(3, 64))
+    tile = box_operand(1 << 30, inner, 8 << 10, 1 << 10, Swizzle.NONE, pipeline(3, 64))
     check(gpu, wide, kernel("tma_tile", "stream", rank=tile.rank), tile)
     wide.close()
 
@@ -130,10 +130,10 @@ def test_copies_by_threads(gpu, memory, spec, threads):
     tile = threads * 16 * constants["chunks"]
     stages = constants["depth"] + 1 if "depth" in constants else 2 if spec.traits.through_registers else 3
     if tile * stages > 200 << 10:
-        pytest.skip("the ring does not fit shared memory")
+        pytest.skip("the pipeline does not fit shared memory")
     producers = threads + 32 if constants.get("completion") == "mbarrier" else threads
     footprint = FOOTPRINT // (tile * 132) * tile * 132
-    check(gpu, memory, spec, linear_operand(footprint, tile, ring(stages, producers)))
+    check(gpu, memory, spec, linear_operand(footprint, tile, pipeline(stages, producers)))
 
 
 CHASES = kernels(protocol="chase")
@@ -159,15 +159,15 @@ def test_chases(gpu, memory, spec, size):
 
 
 @pytest.mark.parametrize("mechanism", ["tma_bulk", "tma_tile", "cp_async"])
-def test_trains_take_longer_the_longer_they_are(gpu, memory, mechanism):
+def test_bursts_take_longer_the_longer_they_are(gpu, memory, mechanism):
     spec = kernels(mechanism, "issue")[0]
-    train = Train(gpu, spec, memory.buffer, 512)
+    train = IssueBurst(gpu, spec, memory.buffer, 512)
     short, long = (np.median(train.cycles(n, 8), axis=0) for n in (2, 32))
     assert (long > short).all() and long[0] > 100
 
 
 def test_a_wait_that_never_completes_ends_with_its_name_and_leaves_the_gpu_usable(gpu, memory):
-    operand = linear_operand(FOOTPRINT, 16 << 10, ring(4, 64))
+    operand = linear_operand(FOOTPRINT, 16 << 10, pipeline(4, 64))
     spec = kernel("tma_bulk", "stream", excess_bytes=16)
     stream = Stream(gpu, Configuration(spec, operand, "hbm"), memory.buffer, memory.seed)
     began = time.monotonic()
@@ -179,10 +179,10 @@ def test_a_wait_that_never_completes_ends_with_its_name_and_leaves_the_gpu_usabl
 
 
 def test_illegal_operands_are_refused_before_anything_is_launched(gpu, memory):
-    too_wide = Operand(2, (1024, 1024), (128, 64), swizzle=Swizzle.B128, ring=ring(2, 64, 1024))
+    too_wide = Operand(2, (1024, 1024), (128, 64), swizzle=Swizzle.B128, pipeline=pipeline(2, 64, 1024))
     with pytest.raises(IllegalOperand, match="Fix:"):
         Stream(gpu, Configuration(kernel("tma_tile", "stream", rank=2), too_wide, "hbm"), memory.buffer, 1)
-    uneven = linear_operand(FOOTPRINT, 4 << 10, ring(3, 100))
+    uneven = linear_operand(FOOTPRINT, 4 << 10, pipeline(3, 100))
     with pytest.raises(ValueError, match="copying threads"):
         spec = kernel("cp_async", "stream", completion="group", depth=2, chunks=2)
         Stream(gpu, Configuration(spec, uneven, "hbm"), memory.buffer, 1)
@@ -190,7 +190,7 @@ def test_illegal_operands_are_refused_before_anything_is_launched(gpu, memory):
 
 
 def test_wrong_bytes_are_seen(gpu, memory):
-    operand = linear_operand(FOOTPRINT, 4 << 10, ring(2, 64))
+    operand = linear_operand(FOOTPRINT, 4 << 10, pipeline(2, 64))
     other_seed = Stream(
         gpu,
         Configuration(kernel("tma_bulk", "stream", excess_bytes=0), operand, "hbm"),
@@ -215,14 +215,14 @@ def test_one_of_each(gpu, spec, stages, threads):
     """Small enough for compute-sanitizer: pytest -m gpu -k one_of_each."""
     small = Memory(gpu, 4 * MIB, seed=4)
     tile = 4 << 10
-    operand = linear_operand(4 * MIB, tile, ring(stages, threads))
+    operand = linear_operand(4 * MIB, tile, pipeline(stages, threads))
     if spec.traits.takes_tensor_map:
-        operand = Operand(4, (256, 4 << 10), (256, 4), ring=ring(stages, threads))
+        operand = Operand(4, (256, 4 << 10), (256, 4), pipeline=pipeline(stages, threads))
     check(gpu, small, spec, operand)
     for protocol in ("chase", "issue"):
         one = kernels(spec.mechanism, protocol)[-1]
         if protocol == "chase":
             Chase(gpu, one, Chain(small.buffer, 20, 16 << 10, 5), 4 << 10).check()
         elif not spec.traits.through_registers:
-            Train(gpu, one, small.buffer, 512).cycles(4, 2)
+            IssueBurst(gpu, one, small.buffer, 512).cycles(4, 2)
     small.close()

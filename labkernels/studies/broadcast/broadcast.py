@@ -1,4 +1,4 @@
-"""The same tile to every CTA of a cluster: by multicast, by pushing or pulling through DSM, or each for itself?"""
+"""The same tile to every CTA of a cluster: by multicast, by pushing or pulling through DSM, or by unicast?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from itertools import product
 
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline, unicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 SHARED_READ_BYTES_PER_CYCLE = 128  # of one SM: what a consumer of a whole tile needs at least
 
@@ -22,7 +22,7 @@ class Parameters:
         sources: `l2`, `hbm`, or `computed`: made in shared memory by threads of the cluster.
         reuses: how often a CTA reads a tile before it lets go, at the full rate of its shared memory.
         reuse_fan_out: fan-out at which `reuses` above 0 are measured, at the largest tile, from L2.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         hbm_footprint_bytes: read in turn.
         l2_footprint_bytes: read again and again.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
@@ -51,8 +51,8 @@ PRESETS = {
 }
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
-    """Every way at every fan-out, tile and source."""
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
+    """Every transport at every fan-out, tile and source."""
     p = parameters
     for source, fan_out, tile in product(p.sources, p.fan_outs, p.tile_bytes):
         origin = "computed" if source == "computed" else "global"
@@ -64,21 +64,23 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
             hold = reuse * tile // SHARED_READ_BYTES_PER_CYCLE
             for share in ("slices", "leader"):
                 for spec in (
-                    multicast_ring(share=share, origin=origin),
+                    multicast_pipeline(share=share, origin=origin),
                     kernel("dsm_bulk", "ring", share=share, origin=origin),
                     kernel("dsm_load", "ring", share=share, origin=origin),
                 ):
-                    yield RingConfiguration(
+                    yield PipelineConfiguration(
                         spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold
                     )
             if source != "computed":
-                spec = unicast_ring()
-                yield RingConfiguration(spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold)
+                spec = unicast_pipeline()
+                yield PipelineConfiguration(
+                    spec, fan_out, source, tile, p.stages, footprint, hold_cycles=hold
+                )
 
 
-EXPERIMENT = ring_experiment(
+EXPERIMENT = pipeline_experiment(
     "broadcast",
-    "The same tile to every CTA of a cluster: multicast, DSM, or each for itself?",
+    "The same tile to every CTA of a cluster: multicast, DSM or unicast?",
     PRESETS,
     configurations,
 )

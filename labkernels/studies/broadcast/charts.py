@@ -6,7 +6,7 @@ import pandas as pd
 from labkernels.charts.grammar import OWN, band_and_line, bytes_axis, mechanism_color, own_points
 from labkernels.operand import KIB
 from labkernels.studies.broadcast.findings import PATTERNS, PORT_BOUND
-from labkernels.studies.cluster_charts import bound, fan_out_axis, ways
+from labkernels.studies.cluster_charts import bound, fan_out_axis, transports
 from labkernels.studies.stats import having, where
 
 
@@ -76,7 +76,7 @@ def by_tile(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerCha
     """
     shape = {"source": source, "fan_out": 4, "hold_cycles": 0}
     axis = bytes_axis("tile_bytes", "Tile")
-    return ways(where(table, **shape), axis, own=having(own, **shape), width=175, height=260)
+    return transports(where(table, **shape), axis, own=having(own, **shape), width=175, height=260)
 
 
 def by_fan_out(table: pd.DataFrame, own: pd.DataFrame, source: str, port: float) -> alt.LayerChart:
@@ -90,7 +90,7 @@ def by_fan_out(table: pd.DataFrame, own: pd.DataFrame, source: str, port: float)
     """
     shape = {"source": source, "tile_bytes": 32 * KIB, "hold_cycles": 0}
     axis = fan_out_axis("Fan-out")
-    chart = ways(where(table, **shape), axis, own=having(own, **shape), width=280, height=260)
+    chart = transports(where(table, **shape), axis, own=having(own, **shape), width=280, height=260)
     limit = pd.DataFrame({"fan_out": [2, 2.5, 3, 4, 5, 6, 8, 11, 16]})
     limit["limit"] = port * limit["fan_out"] / (limit["fan_out"] - 1)
     return chart + bound(limit, axis, "limit", "DSM port")
@@ -112,4 +112,4 @@ def reuse(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
     limit = pd.DataFrame({"passes": [2 ** (step / 4) for step in range(17)]})
     limit["limit"] = 128 / limit["passes"]
     limit = limit[limit["limit"].le(90)].iloc[::-1]
-    return ways(table, axis, own=own) + bound(limit, axis, "limit", "128 B/clk ÷ passes")
+    return transports(table, axis, own=own) + bound(limit, axis, "limit", "128 B/clk ÷ passes")

@@ -1,4 +1,4 @@
-"""How fast do CTAs of a cluster move bytes between their shared memories, by pattern, cluster and command?"""
+"""How fast do CTAs of a cluster move bytes between their shared memories, by pattern, cluster and size of a copy?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,12 @@ from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.rounds import timed_rounds
 
 THREADS = {"dsm_bulk": 64, "dsm_store": 32 + 256, "dsm_load": 256}
-ALL_TO_ALL_SHARE_BYTES = {2: 16 * KIB, 4: 16 * KIB, 8: 8 * KIB, 16: 4 * KIB}  # as many inboxes as fit
+ALL_TO_ALL_SHARE_BYTES = {
+    2: 16 * KIB,
+    4: 16 * KIB,
+    8: 8 * KIB,
+    16: 4 * KIB,
+}  # as many destination buffers as fit
 SPECS = (
     kernel("dsm_bulk", "exchange"),
     kernel("dsm_store", "exchange", completion="async"),
@@ -76,7 +81,7 @@ def configurations(parameters: Parameters) -> Iterator[tuple[ExchangeConfigurati
 def _row(exchange: Exchange, laps: int, cycles: int) -> dict[str, Any]:
     c = exchange.configuration
     sent = laps * c.share_bytes * c.peers
-    received = laps * c.slot_bytes
+    received = laps * c.stage_bytes
     return {
         "kernel": c.spec.name,
         "mechanism": c.spec.mechanism,

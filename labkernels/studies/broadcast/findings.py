@@ -78,7 +78,7 @@ def singles(latency: pd.DataFrame) -> pd.DataFrame:
 
 
 def kept(table: pd.DataFrame) -> pd.DataFrame:
-    """Rings of 32 KiB tiles from L2 at fan-out 4 whose tiles are read more than once: `passes` at 128 bytes per clock.
+    """Pipelines of 32 KiB tiles from L2 at fan-out 4 that read a tile more than once: `passes` at 128 bytes per clock.
 
     Args:
         table: of `cluster_rows.rates`.

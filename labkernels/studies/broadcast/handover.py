@@ -1,6 +1,6 @@
 """What does it take to hand a tile over through DSM, by tile, depth and fan-out? What the model's terms are fitted to.
 
-`broadcast` asks which way is best, at rings of its own; none of its configurations is among these.
+`broadcast` asks which transport is best, at pipelines of its own; none of its configurations is among these.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from itertools import product
 
 from labkernels.kernels.registry import kernel
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ PRESETS = {
 }
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
     """Pushes and pulls of slices and of whole tiles; computed tiles also by a round trip through L2 and multicast."""
     p = parameters
     for source, fan_out, (tile, stages), share in product(
@@ -60,11 +60,11 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         origin = "computed" if source == "computed" else "global"
         specs = [kernel(name, "ring", share=share, origin=origin) for name in ("dsm_bulk", "dsm_load")]
         if source == "computed":
-            specs.append(multicast_ring(share=share, origin=origin))
+            specs.append(multicast_pipeline(share=share, origin=origin))
         for spec in specs:
-            yield RingConfiguration(spec, fan_out, source, tile, stages, p.footprint_bytes)
+            yield PipelineConfiguration(spec, fan_out, source, tile, stages, p.footprint_bytes)
 
 
-EXPERIMENT = ring_experiment(
+EXPERIMENT = pipeline_experiment(
     "handover", "What does it take to hand a tile over through DSM?", PRESETS, configurations
 )

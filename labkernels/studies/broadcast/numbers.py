@@ -7,7 +7,7 @@ import pandas as pd
 from labkernels.charts.text import span
 from labkernels.operand import KIB
 from labkernels.studies.broadcast import findings as found
-from labkernels.studies.cluster_rows import LEADER, SLICES, WAYS, compare
+from labkernels.studies.cluster_rows import LEADER, SLICES, TRANSPORTS, compare
 from labkernels.studies.stats import having, where
 
 PUSHES = ["dsm_bulk", "dsm_store"]
@@ -108,19 +108,19 @@ def alone(table: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def rate(table: pd.DataFrame, way: dict[str, str], **wanted: Any) -> float:
+def rate(table: pd.DataFrame, transport: dict[str, str], **wanted: Any) -> float:
     """Bytes per clock and SM of one way: 32 KiB tiles that are not kept, unless asked for otherwise.
 
     Args:
         table: of `cluster_rows.rates`.
-        way: mechanism and share.
-        wanted: source, fan-out and what else tells the ring apart.
+        transport: mechanism and share.
+        wanted: source, fan-out and what else tells the pipeline apart.
     """
-    return where(table, **{"hold_cycles": 0, "tile_bytes": 32 * KIB, **way, **wanted})["median"].iloc[0]
+    return where(table, **{"hold_cycles": 0, "tile_bytes": 32 * KIB, **transport, **wanted})["median"].iloc[0]
 
 
 def broadcast(table: pd.DataFrame, exchanged: pd.DataFrame, port: float) -> dict[str, str | float]:
-    """Every way to fill the slots of a cluster.
+    """Every transport that fills the stages of a cluster.
 
     Args:
         table: of `cluster_rows.rates`.
@@ -153,7 +153,7 @@ def broadcast(table: pd.DataFrame, exchanged: pd.DataFrame, port: float) -> dict
 
 
 def through_dsm(table: pd.DataFrame, *sources: str) -> str:
-    """The most that any way through DSM delivers at fan-out 4, in words.
+    """The most that any transport through DSM delivers at fan-out 4, in words.
 
     Args:
         table: of `cluster_rows.rates`.
@@ -170,13 +170,13 @@ def reuse(kept: pd.DataFrame) -> dict[str, str]:
     Args:
         kept: of `findings.kept`.
     """
-    by_way = kept.pivot_table(index="passes", columns="way", values="median")
-    best = by_way.max(axis=1)
+    by_transport = kept.pivot_table(index="passes", columns="transport", values="median")
+    best = by_transport.max(axis=1)
 
     def level(mechanism: str, share: str) -> str:
-        near = by_way.index[by_way[WAYS[mechanism, share]] > 0.97 * best]
+        near = by_transport.index[by_transport[TRANSPORTS[mechanism, share]] > 0.97 * best]
         if near.empty:
-            return f"not even at {by_way.index.max():.0f} passes"
+            return f"not even at {by_transport.index.max():.0f} passes"
         return "at one pass" if near.min() == 1 else f"at {near.min():.0f} passes"
 
     return {

@@ -11,7 +11,7 @@ from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
 RULES = Rules("broadcast", "broadcast")
-LARGE_RINGS = "tiles of 32 KiB, 4 stages, one producer and one consumer warp, as many clusters as fit"
+LARGE_PIPELINES = "tiles of 32 KiB, 4 stages, one producer and one consumer warp, as many clusters as fit"
 ONE_PAIR = "one cluster of two CTAs alone on the GPU, 16 KiB from one CTA to the other per lap"
 PAIR = {"cluster": 2, "clusters": 1}
 
@@ -28,9 +28,9 @@ def _over(
     operands="a tile of 8 KiB or more in global memory that 4 CTAs or more need",
     take="each loads it, or multicast; not DSM",
     statement="A tile of 8 or 32 KiB in L2 or HBM that 4 CTAs or more need: load it in each, or multicast it; DSM "
-    "passes on 0.7 of that at most, and 0.3 at 32 KiB from L2.",
-    scope=f"24 MiB in L2, 1 GiB in HBM, tiles of 8 and 32 KiB, {LARGE_RINGS.partition(', ')[2]}; multicast and DSM by "
-    "slices, fan-out 4 and 8",
+    "forwards 0.7 of that at most, and 0.3 at 32 KiB from L2.",
+    scope=f"24 MiB in L2, 1 GiB in HBM, tiles of 8 and 32 KiB, {LARGE_PIPELINES.partition(', ')[2]}; multicast and DSM "
+    "by slices, fan-out 4 and 8",
     applies_to="source != 'computed' and fan_out >= 4 and tile_bytes >= 8192",
 )
 def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -52,10 +52,10 @@ def _multicast_beats_dsm(frame: pd.DataFrame) -> tuple[bool, str]:
 
 @RULES.rule(
     "slices_beat_one",
-    operands="a tile passed on through DSM",
+    operands="a tile forwarded through DSM",
     take="every CTA pushes its slice",
-    statement="Passing on through DSM, every CTA pushes its slice: one that pushes all divides its one port.",
-    scope=f"computed tiles, pushed, {LARGE_RINGS}; fan-out 4, 8 and 16",
+    statement="Forwarding through DSM, let every CTA push its slice: a leader that pushes all divides its one port.",
+    scope=f"computed tiles, pushed, {LARGE_PIPELINES}; fan-out 4, 8 and 16",
     applies_to="fan_out >= 4",
 )
 def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -65,10 +65,10 @@ def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
 
 @RULES.rule(
     "push_beats_pull",
-    operands="a tile passed on through DSM",
+    operands="a tile forwarded through DSM",
     take="push",
     statement="Push rather than pull.",
-    scope=f"computed tiles, by slices, {LARGE_RINGS}; fan-out 2 to 16",
+    scope=f"computed tiles, by slices, {LARGE_PIPELINES}; fan-out 2 to 16",
 )
 def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _over(frame, PUSH, PULL, "computed", 2, 4, 8, 16)
@@ -80,7 +80,7 @@ def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="a tile computed in shared memory, needed by two CTAs",
     take="dsm_bulk",
     statement="A tile computed in shared memory, for two CTAs: push it.",
-    scope=f"computed tiles, {LARGE_RINGS}; pushed by slices against stored to L2 and multicast by slices",
+    scope=f"computed tiles, {LARGE_PIPELINES}; pushed by slices against stored to L2 and multicast by slices",
     applies_to="source == 'computed' and fan_out == 2",
 )
 def _computed_pair(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -93,8 +93,8 @@ def _computed_pair(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="a computed tile of 32 KiB that 4 CTAs or more need",
     take="store it, then multicast",
     statement="A computed tile of 32 KiB for 4 CTAs or more: through L2 and back by multicast beats DSM.",
-    scope=f"computed tiles, {LARGE_RINGS}; stored to L2 and multicast by slices against pushed by slices, fan-out 4, 8 "
-    "and 16",
+    scope=f"computed tiles, {LARGE_PIPELINES}; stored to L2 and multicast by slices against pushed by slices, "
+    "fan-out 4, 8 and 16",
     applies_to="source == 'computed' and fan_out >= 4 and tile_bytes >= 32768",
 )
 def _round_trip(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -147,8 +147,8 @@ def _two_ways(frame: pd.DataFrame) -> tuple[bool, str]:
 @RULES.rule(
     "command_size",
     operands="bulk pushes",
-    take="2 KiB or more in a command",
-    statement="Bulk pushes want 2 KiB or more in a command.",
+    take="2 KiB or more in a copy",
+    statement="Bulk pushes need 2 KiB or more in a copy.",
     scope=f"{ONE_PAIR}; bulk pushes of 1, 2 and 16 KiB",
     experiments=("dsm",),
 )
@@ -166,8 +166,8 @@ def _command_size(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="a tile that is kept for 4096 cycles or more",
     take="any",
     statement="When a tile is kept for 4096 cycles (16 passes of 32 KiB over shared memory), "
-    "the way no longer matters.",
-    scope=f"24 MiB in L2, {LARGE_RINGS}; multicast and pushes by slices, fan-out 4, each tile held for 4096 cycles",
+    "the transport no longer matters.",
+    scope=f"24 MiB in L2, {LARGE_PIPELINES}; multicast and pushes by slices, fan-out 4, each tile held for 4096 cycles",
 )
 def _reuse(frame: pd.DataFrame) -> tuple[bool, str]:
     held = {"source": "l2", "fan_out": 4, "tile_bytes": 32 * KIB, "hold_cycles": 4096}

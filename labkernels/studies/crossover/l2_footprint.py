@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkernels.kernels.registry import kernel
-from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Pipeline, boxed_operand, linear_operand
 from labkernels.protocols.measure import stream_experiment
 from labkernels.protocols.stream import Configuration
 
@@ -29,17 +29,17 @@ PRESETS = {
 
 
 def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configuration]:
-    """One well-fed ring of each kind over every footprint that gives each SM a tile."""
+    """One well-fed pipeline of each kind over every footprint that gives each SM a tile."""
     for footprint in parameters.footprints_bytes:
         if sm_count * TILE_BYTES > footprint:
             continue
-        ring = Ring(STAGES, threads=TMA_THREADS, shared_alignment_bytes=128)
-        box = boxed_operand(footprint, TILE_BYTES, ring)
+        pipeline = Pipeline(STAGES, threads=TMA_THREADS, shared_alignment_bytes=128)
+        box = boxed_operand(footprint, TILE_BYTES, pipeline)
         yield Configuration(kernel("tma_tile", "stream", rank=2), box, "l2")
         chunks = TILE_BYTES // (16 * COPYING_THREADS)
         spec = kernel("cp_async", "stream", completion="group", depth=4, chunks=chunks)
-        ring = Ring(5, threads=COPYING_THREADS, shared_alignment_bytes=128)
-        yield Configuration(spec, linear_operand(footprint, TILE_BYTES, ring), "l2")
+        pipeline = Pipeline(5, threads=COPYING_THREADS, shared_alignment_bytes=128)
+        yield Configuration(spec, linear_operand(footprint, TILE_BYTES, pipeline), "l2")
 
 
 EXPERIMENT = stream_experiment(

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.kernels.registry import kernel
-from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Operand, Ring, Swizzle
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Operand, Pipeline, Swizzle
 from labkernels.protocols.measure import stream_experiment
 from labkernels.protocols.stream import Configuration
 
 MAX_BOX_SIDE = 256
-COPYING_THREADS = 128  # cp.async: 8 pieces of 16 bytes a thread and tile
+COPYING_THREADS = 128  # cp.async: 8 vectors of 16 bytes a thread and tile
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Parameters:
         inner_bytes: row of a tile.
         l2_promotion_bytes: of tensor maps without a swizzle.
         tile_bytes: of every tile.
-        stages: of every ring.
+        stages: of every pipeline.
         hbm_pitch_bytes, l2_pitch_bytes: distance between rows of the tensor that tiles are cut from. A dense tensor,
             whose pitch is the row, is measured beside it.
         hbm_footprint_bytes, l2_footprint_bytes, bytes_moved, rounds: as in `throughput`.
@@ -43,7 +43,7 @@ PRESETS = {"quick": Parameters(inner_bytes=(16, 64, 128), l2_promotion_bytes=(0,
 
 
 def box_operand(
-    footprint: int, inner: int, tile_bytes: int, pitch: int, swizzle: Swizzle, ring: Ring
+    footprint: int, inner: int, tile_bytes: int, pitch: int, swizzle: Swizzle, pipeline: Pipeline
 ) -> Operand:
     """A tile of rows of `inner` bytes from a tensor of rows `pitch` bytes apart; rank 3 above 256 rows a box."""
     rows = tile_bytes // inner
@@ -53,7 +53,7 @@ def box_operand(
     else:
         shape = (pitch // 4, side, footprint // (side * pitch))
         tile, strides = (inner // 4, side, rows // side), (pitch, side * pitch)
-    return Operand(4, shape, tile, strides, swizzle=swizzle, ring=ring)
+    return Operand(4, shape, tile, strides, swizzle=swizzle, pipeline=pipeline)
 
 
 def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configuration]:
@@ -73,13 +73,15 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
             for swizzle in Swizzle:
                 if swizzle.span_bytes in (0, inner):
                     alignment = max(128, swizzle.repeat_bytes)
-                    ring = Ring(parameters.stages, threads=TMA_THREADS, shared_alignment_bytes=alignment)
-                    operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, swizzle, ring)
+                    pipeline = Pipeline(
+                        parameters.stages, threads=TMA_THREADS, shared_alignment_bytes=alignment
+                    )
+                    operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, swizzle, pipeline)
                     for promotion in parameters.l2_promotion_bytes if swizzle is Swizzle.NONE else (0,):
                         spec = kernel("tma_tile", "stream", rank=operand.rank)
                         yield Configuration(spec, operand, source, promotion)
-            ring = Ring(parameters.stages + 1, threads=COPYING_THREADS, shared_alignment_bytes=128)
-            operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, Swizzle.NONE, ring)
+            pipeline = Pipeline(parameters.stages + 1, threads=COPYING_THREADS, shared_alignment_bytes=128)
+            operand = box_operand(footprint, inner, parameters.tile_bytes, pitch, Swizzle.NONE, pipeline)
             chunks = parameters.tile_bytes // (COPYING_THREADS * 16)
             spec = kernel("cp_async", "stream", completion="group", depth=parameters.stages, chunks=chunks)
             yield Configuration(spec, operand, source)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from labkernels.device import Gpu, counters
 from labkernels.kernels.registry import kernel
-from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Pipeline, boxed_operand, linear_operand
 from labkernels.protocols.counted import counted_experiment
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
@@ -35,18 +35,18 @@ PRESETS = {"quick": Parameters(footprints_bytes=(16 * MIB,)), "full": Parameters
 
 
 def configurations(parameters: Parameters) -> Iterator[Configuration]:
-    """Well-fed rings over every footprint, in order; cp.async tiles of 8 KiB at several depths and blocks per SM."""
+    """Well-fed pipelines over every footprint; cp.async tiles of 8 KiB at several depths and blocks per SM."""
 
     def threads(footprint: int, depth: int, ctas: int, tile: int, count: int) -> Configuration:
         spec = kernel("cp_async", "stream", completion="group", depth=depth, chunks=tile // (16 * count))
-        ring = Ring(depth + 1, ctas_per_sm=ctas, threads=count, shared_alignment_bytes=128)
+        pipeline = Pipeline(depth + 1, ctas_per_sm=ctas, threads=count, shared_alignment_bytes=128)
         return Configuration(
-            spec, linear_operand(footprint, tile, ring), "hbm" if footprint > 256 * MIB else "l2"
+            spec, linear_operand(footprint, tile, pipeline), "hbm" if footprint > 256 * MIB else "l2"
         )
 
     def engine(footprint: int, stages: int, ctas: int, tile: int) -> Configuration:
-        ring = Ring(stages, ctas_per_sm=ctas, threads=TMA_THREADS, shared_alignment_bytes=128)
-        box = boxed_operand(footprint, tile, ring)
+        pipeline = Pipeline(stages, ctas_per_sm=ctas, threads=TMA_THREADS, shared_alignment_bytes=128)
+        box = boxed_operand(footprint, tile, pipeline)
         return Configuration(
             kernel("tma_tile", "stream", rank=2), box, "hbm" if footprint > 256 * MIB else "l2"
         )

@@ -6,9 +6,9 @@ from itertools import product
 
 from labkernels.kernels.build import CONSUMER_THREADS
 from labkernels.kernels.registry import kernel
-from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Ring, boxed_operand, linear_operand
+from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Pipeline, boxed_operand, linear_operand
 from labkernels.protocols.measure import stream_experiment
-from labkernels.protocols.stream import SLOT_ALIGNMENT_BYTES, Configuration
+from labkernels.protocols.stream import STAGE_ALIGNMENT_BYTES, Configuration
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Parameters:
     """Axes of the sweep.
 
     Attributes:
-        tile_bytes: of the TMA rings; cp.async and ld tiles follow from threads × chunks × 16 bytes.
-        stages: of the mbarrier rings.
+        tile_bytes: of the TMA pipelines; cp.async and ld tiles follow from threads × chunks × 16 bytes.
+        stages: of the mbarrier pipelines.
         ctas_per_sm: of all.
         threads: copying threads of cp.async and ld.
-        chunks: 16-byte pieces per thread and tile of cp.async and ld.
+        chunks: 16-byte vectors per thread and tile of cp.async and ld.
         depths: tiles in flight of cp.async by groups.
         policies: cache policies of ld.
         sources: where the data lies.
@@ -67,20 +67,20 @@ PRESETS = {
 
 
 def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configuration]:
-    """Every configuration of the sweep whose ring fits shared memory."""
+    """Every configuration of the sweep whose pipeline fits shared memory."""
     for source, ctas in product(parameters.sources, parameters.ctas_per_sm):
         footprint = parameters.hbm_footprint_bytes if source == "hbm" else parameters.l2_footprint_bytes
 
-        def ring(stages: int, threads: int, ctas: int = ctas) -> Ring:
-            return Ring(stages=stages, ctas_per_sm=ctas, threads=threads, shared_alignment_bytes=128)
+        def pipeline(stages: int, threads: int, ctas: int = ctas) -> Pipeline:
+            return Pipeline(stages=stages, ctas_per_sm=ctas, threads=threads, shared_alignment_bytes=128)
 
         def fits(tile_bytes: int, stages: int, ctas: int = ctas, footprint: int = footprint) -> bool:
-            shared = tile_bytes * stages + 2 * SLOT_ALIGNMENT_BYTES
+            shared = tile_bytes * stages + 2 * STAGE_ALIGNMENT_BYTES
             return shared * ctas <= 226 * KIB and sm_count * ctas * tile_bytes <= footprint
 
         for tile, stages in product(parameters.tile_bytes, parameters.stages):
             if fits(tile, stages):
-                shape = (footprint, tile, ring(stages, TMA_THREADS))
+                shape = (footprint, tile, pipeline(stages, TMA_THREADS))
                 bulk, box = linear_operand(*shape), boxed_operand(*shape)
                 yield Configuration(kernel("tma_bulk", "stream", excess_bytes=0), bulk, source)
                 yield Configuration(kernel("tma_tile", "stream", rank=2), box, source)
@@ -89,17 +89,19 @@ def configurations(parameters: Parameters, sm_count: int) -> Iterator[Configurat
             for depth in parameters.depths:
                 if fits(tile, depth + 1):
                     spec = kernel("cp_async", "stream", completion="group", depth=depth, chunks=chunks)
-                    operand = linear_operand(footprint, tile, ring(depth + 1, threads))
+                    operand = linear_operand(footprint, tile, pipeline(depth + 1, threads))
                     yield Configuration(spec, operand, source)
             if threads == min(parameters.threads):
                 for stages in parameters.stages:
                     if stages > 1 and fits(tile, stages):
                         spec = kernel("cp_async", "stream", completion="mbarrier", chunks=chunks)
-                        operand = linear_operand(footprint, tile, ring(stages, threads + CONSUMER_THREADS))
+                        operand = linear_operand(
+                            footprint, tile, pipeline(stages, threads + CONSUMER_THREADS)
+                        )
                         yield Configuration(spec, operand, source)
             for policy in parameters.policies:
                 if fits(tile, 2):
-                    operand = linear_operand(footprint, tile, ring(2, threads))
+                    operand = linear_operand(footprint, tile, pipeline(2, threads))
                     yield Configuration(
                         kernel("ldg", "stream", chunks=chunks, policy=policy), operand, source
                     )

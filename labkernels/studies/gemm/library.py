@@ -99,7 +99,7 @@ class Library:
         return count
 
     def stages(self, kernel: GemmKernel) -> int:
-        """Stages of a kernel's ring."""
+        """Stages of a kernel's pipeline."""
         return self._info(kernel)[0]
 
     def shared_bytes(self, kernel: GemmKernel) -> int:

@@ -71,7 +71,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 "mechanism": burst.spec.mechanism,
                 "warps": burst.warps,
                 "transfer_bytes": burst.transfer_bytes,
-                "train_length": burst.train,
+                "train_length": burst.copies,
                 **summarize(issued).cycles(),
                 "arrived_cycles_median": round(float(np.median(arrived)), 1),
             }

@@ -5,10 +5,18 @@ import pandas as pd
 
 from labkernels.charts.grammar import PALETTE, bytes_axis, ceiling
 from labkernels.operand import KIB
-from labkernels.studies.cluster_charts import PICK, bound, fan_out_axis, over, way_color, way_legend, ways
-from labkernels.studies.cluster_rows import IN_STEP, LARGE, WAYS
+from labkernels.studies.cluster_charts import (
+    PICK,
+    bound,
+    fan_out_axis,
+    over,
+    transport_color,
+    transport_legend,
+    transports,
+)
+from labkernels.studies.cluster_rows import IN_STEP, LARGE, TRANSPORTS
 from labkernels.studies.multicast.findings import AT_ONCE, FENCES, RELEASES, WATCHED
-from labkernels.studies.multicast.whole_gpu import RINGS_KIB
+from labkernels.studies.multicast.whole_gpu import PIPELINES_KIB
 from labkernels.studies.stats import having, where
 
 _SHAPES = {
@@ -22,12 +30,12 @@ _SHARED = _FAN_OUTS[1:]
 def fan_out(
     table: pd.DataFrame, own: pd.DataFrame, source: str, published: pd.DataFrame | None = None
 ) -> alt.LayerChart:
-    """Delivered bytes over fan-out, a line for each way, under the bound of reads that all share.
+    """Delivered bytes over fan-out, a line for each transport, under the bound of reads that all share.
 
     Args:
         table: of `cluster_rows.rates`.
         own: the same of the reader's own run; may have no rows.
-        source: whose rows are drawn, those of `LARGE` rings.
+        source: whose rows are drawn, those of `LARGE` pipelines.
         published: rows of table `published` on multicast, with their fan-out in the conditions.
     """
     rows, axis = where(table, source=source, **LARGE), fan_out_axis()
@@ -35,7 +43,7 @@ def fan_out(
     limit = pd.DataFrame({"fan_out": [1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 16]})
     limit["limit"] = (limit["fan_out"] * alone).clip(upper=_PORT_BYTES_PER_CLOCK)
     shape = {"also": ["tile_bytes", "stages", "ctas"], "own": having(own, source=source, **LARGE)}
-    chart = ways(rows, axis, **shape, width=280, height=300)
+    chart = transports(rows, axis, **shape, width=280, height=300)
     chart += bound(limit, axis, "limit", "reads shared by all")
     if published is not None:
         theirs = published[["value", "gpu", "conditions", "source"]].assign(
@@ -62,11 +70,11 @@ def reads(counted: pd.DataFrame, own: pd.DataFrame, tile_bytes: int) -> alt.Laye
     Args:
         counted: of `findings.read_ratios`.
         own: the same of the reader's own run; may have no rows.
-        tile_bytes: whose rings of six stages in step are drawn.
+        tile_bytes: whose pipelines of six stages in step are drawn.
     """
     shape = {"source": "l2", **IN_STEP, "tile_bytes": tile_bytes, "stages": LARGE["stages"]}
     axis = fan_out_axis("Fan-out")
-    chart = ways(
+    chart = transports(
         where(counted, **shape),
         axis,
         y="read",
@@ -94,22 +102,25 @@ def gains(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
     y = alt.Y("ratio:Q", title=title, scale=scale)
     columns = [
         "fan_out",
-        "ring_kib",
+        "pipeline_kib",
         "ratio",
         "low",
         "high",
         "multicast_gbps",
         "neighbours_gbps",
-        "multicast_ring",
+        "multicast_pipeline",
     ]
-    columns += ["neighbours_ring", "gpu", "run_id"]
+    columns += ["neighbours_pipeline", "gpu", "run_id"]
     look = {"title": "Fan-out", "legend": alt.Legend(symbolType="circle", symbolSize=80)}
     color = alt.Color(
         "fan_out:N", scale=alt.Scale(domain=_SHARED, range=list(PALETTE[: len(_SHARED)])), **look
     )
-    axis = alt.Axis(values=list(RINGS_KIB), format="d")
+    axis = alt.Axis(values=list(PIPELINES_KIB), format="d")
     x = alt.X(
-        "ring_kib:Q", title="Ring of a CTA, KiB", scale=alt.Scale(type="log", base=2, nice=False), axis=axis
+        "pipeline_kib:Q",
+        title="Pipeline of a CTA, KiB",
+        scale=alt.Scale(type="log", base=2, nice=False),
+        axis=axis,
     )
     base = alt.Chart(rows[columns]).encode(x=x, color=color)
     band = base.mark_rule().encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q")
@@ -119,7 +130,7 @@ def gains(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
 
 
 def lag(table: pd.DataFrame, own: pd.DataFrame, fan_out: int) -> alt.LayerChart:
-    """Rates of the whole GPU over the lag between CTAs, a line for each way.
+    """Rates of the whole GPU over the lag between CTAs, a line for each transport.
 
     Args:
         table: of `whole_gpu.out_of_step`.
@@ -137,11 +148,11 @@ def lag(table: pd.DataFrame, own: pd.DataFrame, fan_out: int) -> alt.LayerChart:
     )
     rows, mine = where(table, fan_out=fan_out), having(own, fan_out=fan_out)
     title = "GB/s, the whole GPU"
-    return ways(rows, axis, y_title=title, also=["lag_cycles", "ctas"], own=mine, width=280, height=240)
+    return transports(rows, axis, y_title=title, also=["lag_cycles", "ctas"], own=mine, width=280, height=240)
 
 
 def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
-    """What each way takes from L2 against what it brings into the SMs; rules where any way of any source took most.
+    """What each transport takes from L2 and brings into the SMs; rules where any transport of any source took most.
 
     Args:
         table: `findings.traffic` of the stored rows.
@@ -149,16 +160,27 @@ def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
         source: whose points are drawn.
     """
     rows, own = (frame[frame["source"].eq(source)] for frame in (table, own))
-    present = table["way"].unique()
+    present = table["transport"].unique()
     look = {"symbolType": alt.Undefined, "symbolSize": 80}
-    scale = alt.Scale(domain=list(WAYS.values()), range=[_SHAPES[share] for _, share in WAYS])
-    shape = alt.Shape("way:N", title="Transport", scale=scale, legend=way_legend(present, **look))
-    columns = ["way", "fan_out", "ctas", "median", "from_l2", "into_sms", "low", "high", "gpu", "run_id"]
+    scale = alt.Scale(domain=list(TRANSPORTS.values()), range=[_SHAPES[share] for _, share in TRANSPORTS])
+    shape = alt.Shape("transport:N", title="Transport", scale=scale, legend=transport_legend(present, **look))
+    columns = [
+        "transport",
+        "fan_out",
+        "ctas",
+        "median",
+        "from_l2",
+        "into_sms",
+        "low",
+        "high",
+        "gpu",
+        "run_id",
+    ]
     counted = ("median", "from_l2", "into_sms", "low", "high")
     x = alt.X("from_l2:Q", title="Read from L2, bytes per clock and SM", scale=alt.Scale(zero=True))
     y = alt.Y("into_sms:Q", title="Into the SMs, bytes per clock and SM", scale=alt.Scale(zero=True))
     shown = alt.when(PICK).then(alt.value(1)).otherwise(alt.value(0.12))
-    base = alt.Chart(rows[columns]).encode(x=x, color=way_color(present, **look), opacity=shown)
+    base = alt.Chart(rows[columns]).encode(x=x, color=transport_color(present, **look), opacity=shown)
     points = base.mark_point(filled=True, size=60).encode(
         y=y,
         shape=shape,
@@ -260,7 +282,7 @@ def turn(table: pd.DataFrame, own: pd.DataFrame, warps: str) -> alt.LayerChart:
         warps: producer and consumer warps whose rows are drawn, as in `1 + 1`.
     """
     axis = bytes_axis("tile_bytes", "Tile")
-    chart = ways(
+    chart = transports(
         where(table, warps=warps),
         axis,
         y="cycles_per_tile",
@@ -308,18 +330,18 @@ def releases(table: pd.DataFrame, own: pd.DataFrame) -> alt.LayerChart:
     return (bars + over(points, own)).properties(width=430, height=alt.Step(24))
 
 
-def slot_loops(table: pd.DataFrame, own: pd.DataFrame, tile_bytes: int, fan_out: int) -> alt.LayerChart:
+def stage_loops(table: pd.DataFrame, own: pd.DataFrame, tile_bytes: int, fan_out: int) -> alt.LayerChart:
     """Cycles from one use of a stage to the next over stages, from HBM.
 
     Args:
-        table: of `findings.slot_loops`.
+        table: of `findings.stage_loops`.
         own: the same of the reader's own run; may have no rows.
-        tile_bytes: of the rings that are drawn.
-        fan_out: of the rings that are drawn.
+        tile_bytes: of the pipelines that are drawn.
+        fan_out: of the pipelines that are drawn.
     """
     shape = {"source": "hbm", "tile_bytes": tile_bytes, "fan_out": fan_out}
     scale, ticks = alt.Scale(type="log", base=2, nice=False), alt.Axis(values=[2, 4, 6, 12], format="d")
-    return ways(
+    return transports(
         where(table, **shape),
         alt.X("stages:Q", title="Stages", scale=scale, axis=ticks),
         y="loop",

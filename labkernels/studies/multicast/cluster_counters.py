@@ -6,9 +6,14 @@ from itertools import product
 
 from labkernels.device import counters
 from labkernels.operand import GIB, KIB, MIB
+from labkernels.protocols.cluster_pipeline import (
+    PipelineConfiguration,
+    four_transports,
+    skews,
+    unicast_pipeline,
+)
 from labkernels.protocols.counted import counted_experiment
-from labkernels.protocols.measure import rings_ready
-from labkernels.protocols.ring import RingConfiguration, four_ways, skews, unicast_ring
+from labkernels.protocols.measure import pipelines_ready
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Parameters:
     Attributes:
         fan_outs: CTAs that receive the same tile.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         lag_cycles: how much later each CTA of a group starts than the one before, at `chosen_fan_outs`.
         delay_cycles: what the last CTA of a group spends before each copy.
         hold_cycles: how long every CTA keeps a tile.
@@ -52,25 +57,27 @@ PRESETS = {
 }
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
     """What is counted, in order."""
     p = parameters
     for fan_out, tile, stages in product(p.fan_outs, p.tile_bytes, p.stages):
         shape = (fan_out, "l2", tile, stages, p.l2_footprint_bytes)
         if fan_out == 1:
-            yield RingConfiguration(unicast_ring(), *shape, clustered=False)
+            yield PipelineConfiguration(unicast_pipeline(), *shape, clustered=False)
         else:
-            yield from four_ways(*shape)
-            yield RingConfiguration(unicast_ring(), *shape, clustered=False, scattered=True)
-    ring = max(p.tile_bytes), max(p.stages)
+            yield from four_transports(*shape)
+            yield PipelineConfiguration(unicast_pipeline(), *shape, clustered=False, scattered=True)
+    pipeline = max(p.tile_bytes), max(p.stages)
     for fan_out in p.chosen_fan_outs:
         for skew in skews(p):
-            yield from four_ways(fan_out, "l2", *ring, p.l2_footprint_bytes, **skew)
-        yield from four_ways(fan_out, "hbm", *ring, p.hbm_footprint_bytes)
-        yield from four_ways(fan_out, "hbm", *ring, p.hbm_footprint_bytes, lag_cycles=max(p.lag_cycles))
+            yield from four_transports(fan_out, "l2", *pipeline, p.l2_footprint_bytes, **skew)
+        yield from four_transports(fan_out, "hbm", *pipeline, p.hbm_footprint_bytes)
+        yield from four_transports(
+            fan_out, "hbm", *pipeline, p.hbm_footprint_bytes, lag_cycles=max(p.lag_cycles)
+        )
 
 
-ready = rings_ready(configurations)
+ready = pipelines_ready(configurations)
 
 EXPERIMENT = counted_experiment(
     __name__,

@@ -1,12 +1,12 @@
-"""What binds a multicast ring at its fastest: its own SMs, or what all SMs share? Ever more clusters at once."""
+"""What binds a multicast pipeline at its fastest: its own SMs, or what all SMs share? Ever more clusters at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline, unicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Parameters:
         fan_outs: CTAs of a cluster; all receive the same tile.
         ctas: of all clusters together, at most: whole clusters, and no more than the GPU holds at once.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         footprint_bytes: read again and again, from L2.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
         rounds: timed launches of each configuration.
@@ -35,15 +35,15 @@ class Parameters:
 PRESETS = {"quick": Parameters(), "full": Parameters(fan_outs=(2, 4, 8, 16), bytes_per_cta=16 * MIB)}
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
-    """Multicast, and every CTA for itself, by so many clusters."""
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
+    """Multicast and unicast, by so many clusters."""
     p = parameters
-    for fan_out, ctas, spec in product(p.fan_outs, p.ctas, (multicast_ring(), unicast_ring())):
+    for fan_out, ctas, spec in product(p.fan_outs, p.ctas, (multicast_pipeline(), unicast_pipeline())):
         if clusters := ctas // fan_out:
             shape = (fan_out, "l2", p.tile_bytes, p.stages, p.footprint_bytes)
-            yield RingConfiguration(spec, *shape, clusters=clusters)
+            yield PipelineConfiguration(spec, *shape, clusters=clusters)
 
 
-EXPERIMENT = ring_experiment(
-    "crowding", "What binds a multicast ring: its own SMs, or what all share?", PRESETS, configurations
+EXPERIMENT = pipeline_experiment(
+    "crowding", "What binds a multicast pipeline: its own SMs, or what all share?", PRESETS, configurations
 )

@@ -4,7 +4,7 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.operand import KIB
-from labkernels.studies.cluster_rows import IN_STEP, LARGE, PLAIN, RATE, RING, rates, ways
+from labkernels.studies.cluster_rows import IN_STEP, LARGE, PIPELINE, PLAIN, RATE, rates, transports
 from labkernels.studies.stats import Measured, having, measured, spread, where
 
 
@@ -20,7 +20,7 @@ def multicast_fill_bytes_per_clock_per_sm(frame: pd.DataFrame) -> Measured:
     shape = {"mechanism": "tma_multicast", "fan_out": 4, "source": "l2", "tile_bytes": 32 * KIB}
     table = rates(where(frame, **shape, **PLAIN))
     best = table.loc[table["median"].idxmax()]
-    return measured(where(frame, **best[RING])[RATE])
+    return measured(where(frame, **best[PIPELINE])[RATE])
 
 
 def multicast_l2_read_ratio(counters: pd.DataFrame) -> Measured:
@@ -37,8 +37,8 @@ def multicast_l2_read_ratio(counters: pd.DataFrame) -> Measured:
     return Measured(float(ratio.median()), float(ratio.min()), float(ratio.max()))
 
 
-def slot_loops(table: pd.DataFrame) -> pd.DataFrame:
-    """Rates of rings with `loop`, cycles from one use of a slot to the next, `loop_low` and `loop_high`.
+def stage_loops(table: pd.DataFrame) -> pd.DataFrame:
+    """Rates of pipelines with `loop`, cycles from one use of a stage to the next, `loop_low` and `loop_high`.
 
     That is stages × cycles per tile; latency and handshake bound it below.
     """
@@ -56,7 +56,7 @@ def _per_tile(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def turns(multicast: pd.DataFrame) -> pd.DataFrame:
-    """Cycles per tile from L2 at fan-out 4 by `warps` (`1 + 2`: producer, consumers), in rings that are deep enough."""
+    """Cycles per tile from L2 at fan-out 4 by `warps` (`1 + 2`: producer, consumers), in deep enough pipelines."""
     rows = having(multicast, source="l2", fan_out=4, lag_cycles=0, delay_cycles=0)
     table = rates(rows[rows["share"].isin(["slices", "leader", "everyone"])])
     small = table["tile_bytes"].lt(32 * KIB)
@@ -102,20 +102,20 @@ def grid_times(residency: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_ratios(counters: pd.DataFrame) -> pd.DataFrame:
-    """Counted launches with their way and `read`, the bytes that L2 read for each byte delivered."""
+    """Counted launches with their transport and `read`, the bytes that L2 read for each byte delivered."""
     read = (counters["l2_read_bytes"] / counters["bytes_delivered"]).astype(float)
-    return counters.assign(read=read, way=ways(counters))
+    return counters.assign(read=read, transport=transports(counters))
 
 
 def traffic(multicast: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
-    """What rings of `LARGE` take from L2 and bring into the SMs: counted ratios × timed rates.
+    """What pipelines of `LARGE` take from L2 and bring into the SMs: counted ratios × timed rates.
 
     Args:
         multicast: rows of one run of experiment multicast.
         counters: rows of one run of experiment cluster_counters on the same GPU.
 
     Returns:
-        The rings' rates with `together`, bytes per clock into all SMs, `into_sms` and `from_l2`, bytes per clock
+        The pipelines' rates with `together`, bytes per clock into all SMs, `into_sms` and `from_l2`, bytes per clock
         divided by all SMs of the GPU, and `low` and `high`, the spread of `into_sms`.
     """
     keys = ["mechanism", "share", "source", "fan_out"]

@@ -1,12 +1,12 @@
-"""What does it cost to tell the other CTAs of a cluster that a slot is free?"""
+"""What does it cost to release a stage to the other CTAs of a cluster?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 #: Who arrives × the scope of the arrive and of the wait; see ptx/tma_multicast.ptx and macros/cluster.ptx.
 VARIANTS = (
@@ -23,7 +23,7 @@ class Parameters:
     Attributes:
         fan_outs: CTAs of a cluster; all receive the same tile.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         footprint_bytes: read again and again, from L2.
         bytes_per_cta: brought to each CTA by a timed launch, at least.
         rounds: timed launches of each configuration.
@@ -40,14 +40,14 @@ class Parameters:
 PRESETS = {"quick": Parameters(), "full": Parameters(fan_outs=(2, 4, 8, 16), bytes_per_cta=12 * MIB)}
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
     """Every variant at every fan-out and tile."""
     p = parameters
     for fan_out, tile, (arrivers, scope) in product(p.fan_outs, p.tile_bytes, VARIANTS):
-        spec = multicast_ring(arrivers=arrivers, scope=scope)
-        yield RingConfiguration(spec, fan_out, "l2", tile, p.stages, p.footprint_bytes)
+        spec = multicast_pipeline(arrivers=arrivers, scope=scope)
+        yield PipelineConfiguration(spec, fan_out, "l2", tile, p.stages, p.footprint_bytes)
 
 
-EXPERIMENT = ring_experiment(
-    "handshake", "What does it cost to tell the other CTAs that a slot is free?", PRESETS, configurations
+EXPERIMENT = pipeline_experiment(
+    "handshake", "What does it cost to release a stage to the other CTAs?", PRESETS, configurations
 )

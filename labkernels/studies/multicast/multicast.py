@@ -1,12 +1,12 @@
-"""What does multicast deliver over fan-out, tile and depth, beside the same CTAs each loading for themselves?"""
+"""What does multicast deliver over fan-out, tile and depth, against unicast by the same CTAs?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring, unicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline, unicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 SHARED_LIMIT_BYTES = 224 * KIB
 SMALLEST_SLICE_BYTES = 256
@@ -19,7 +19,7 @@ class Parameters:
     Attributes:
         fan_outs: CTAs that receive the same tile.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         sources: where the data lies.
         warps: producer and consumer warps other than one of each, at `chosen_fan_outs`, from L2.
         chosen_fan_outs: where what follows is varied too, at the largest tile.
@@ -59,8 +59,8 @@ PRESETS = {
 }
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
-    """Every configuration of the sweep whose ring fits shared memory and whose slices are long enough."""
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
+    """Every configuration of the sweep whose pipeline fits shared memory and whose slices are long enough."""
     p = parameters
     for source, fan_out, tile, stages in product(p.sources, p.fan_outs, p.tile_bytes, p.stages):
         if tile * stages > SHARED_LIMIT_BYTES:
@@ -69,33 +69,33 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
         shape = (fan_out, source, tile, stages, footprint)
         sliced = tile // fan_out >= SMALLEST_SLICE_BYTES
         if sliced:
-            yield RingConfiguration(multicast_ring(), *shape)
-        yield RingConfiguration(unicast_ring(), *shape, clustered=False)
+            yield PipelineConfiguration(multicast_pipeline(), *shape)
+        yield PipelineConfiguration(unicast_pipeline(), *shape, clustered=False)
         if fan_out > 1:
-            yield RingConfiguration(multicast_ring(share="leader"), *shape)
-            yield RingConfiguration(unicast_ring(), *shape)
-            yield RingConfiguration(unicast_ring(), *shape, clustered=False, scattered=True)
+            yield PipelineConfiguration(multicast_pipeline(share="leader"), *shape)
+            yield PipelineConfiguration(unicast_pipeline(), *shape)
+            yield PipelineConfiguration(unicast_pipeline(), *shape, clustered=False, scattered=True)
         if fan_out not in p.chosen_fan_outs:
             continue
         for producers, consumers in p.warps:
             if source == "l2" and stages % producers == stages % consumers == 0:
                 warps = {"producers": producers, "consumers": consumers}
                 if sliced:
-                    yield RingConfiguration(multicast_ring(**warps), *shape)
-                yield RingConfiguration(multicast_ring(share="leader", **warps), *shape)
-                yield RingConfiguration(unicast_ring(**warps), *shape)
+                    yield PipelineConfiguration(multicast_pipeline(**warps), *shape)
+                yield PipelineConfiguration(multicast_pipeline(share="leader", **warps), *shape)
+                yield PipelineConfiguration(unicast_pipeline(**warps), *shape)
         if (tile, stages) == (max(p.tile_bytes), 4):
             for lag in p.lag_cycles:
-                yield RingConfiguration(unicast_ring(), *shape, lag_cycles=lag)
-                yield RingConfiguration(unicast_ring(), *shape, clustered=False, lag_cycles=lag)
+                yield PipelineConfiguration(unicast_pipeline(), *shape, lag_cycles=lag)
+                yield PipelineConfiguration(unicast_pipeline(), *shape, clustered=False, lag_cycles=lag)
             for delay in p.delay_cycles:
-                for spec in (multicast_ring(), multicast_ring(share="leader"), unicast_ring()):
-                    yield RingConfiguration(spec, *shape, delay_cycles=delay)
+                for spec in (multicast_pipeline(), multicast_pipeline(share="leader"), unicast_pipeline()):
+                    yield PipelineConfiguration(spec, *shape, delay_cycles=delay)
 
 
-EXPERIMENT = ring_experiment(
+EXPERIMENT = pipeline_experiment(
     "multicast",
-    "What does multicast deliver over fan-out, tile and depth, beside the same CTAs each loading for themselves?",
+    "What does multicast deliver over fan-out, tile and depth, against unicast by the same CTAs?",
     PRESETS,
     configurations,
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.operand import GIB, KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, four_ways, skews
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, four_transports, skews
+from labkernels.protocols.measure import pipeline_experiment
 
 SHARED_LIMIT_BYTES = 200 * KIB
 
@@ -18,11 +18,11 @@ class Parameters:
     Attributes:
         fan_outs: CTAs that receive the same tile.
         l2_tile_kib: of one tile, from L2.
-        l2_stages: of each CTA's ring.
+        l2_stages: of each CTA's pipeline.
         hbm_tile_kib: the same, from HBM.
         hbm_stages: the same.
         warps: that issue copies; as many read.
-        skewed_rings: KiB of a tile, stages and warps of rings that are run out of step too.
+        skewed_rings: KiB of a tile, stages and warps of pipelines that are run out of step too.
         lag_cycles: how much later each CTA of a group starts than the one before.
         delay_cycles: what the last CTA of a group spends before each copy.
         hold_cycles: how long every CTA keeps a tile.
@@ -66,8 +66,8 @@ PRESETS = {
 }
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
-    """Every ring that fits shared memory, and the skewed ones."""
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
+    """Every pipeline that fits shared memory, and the skewed ones."""
     p = parameters
     places = (
         ("l2", p.l2_footprint_bytes, p.l2_tile_kib, p.l2_stages),
@@ -76,12 +76,12 @@ def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
     for (source, footprint, tiles, depths), fan_out in product(places, p.fan_outs):
         for kib, stages, warps in product(tiles, depths, p.warps):
             if kib * KIB * stages <= SHARED_LIMIT_BYTES and stages % warps == 0:
-                yield from four_ways(fan_out, source, kib * KIB, stages, footprint, warps)
+                yield from four_transports(fan_out, source, kib * KIB, stages, footprint, warps)
         for (kib, stages, warps), skew in product(p.skewed_rings, skews(p)):
-            yield from four_ways(fan_out, source, kib * KIB, stages, footprint, warps, **skew)
+            yield from four_transports(fan_out, source, kib * KIB, stages, footprint, warps, **skew)
 
 
-EXPERIMENT = ring_experiment(
+EXPERIMENT = pipeline_experiment(
     "multicast_fair",
     "Does multicast deliver more of the whole GPU than the same CTAs without a cluster?",
     PRESETS,

@@ -1,7 +1,7 @@
-"""What do multicasts to few and to many CTAs ask of the fabric? The rings of `wide_clusters`, counted."""
+"""What do multicasts to few and to many CTAs ask of the fabric? The pipelines of `wide_clusters`, counted."""
 
 from labkernels.protocols.counted import counted_experiment
-from labkernels.protocols.measure import rings_ready
+from labkernels.protocols.measure import pipelines_ready
 from labkernels.studies.multicast.wide_clusters import PRESETS, configurations
 
 METRICS = {
@@ -17,7 +17,7 @@ METRICS = {
 }
 
 
-ready = rings_ready(configurations)
+ready = pipelines_ready(configurations)
 
 EXPERIMENT = counted_experiment(
     __name__,

@@ -28,7 +28,7 @@ def fan_out(table: pd.DataFrame, multicast: pd.DataFrame, handshake: pd.DataFram
     """Delivered bytes per clock and SM over fan-out.
 
     Args:
-        table: of `cluster_rows.rates`, one plain ring for each way, tile, depth and source.
+        table: of `cluster_rows.rates`, one plain pipeline for each way, tile, depth and source.
         multicast: rows of one run of `multicast`.
         handshake: rows of one run of `handshake`.
     """
@@ -103,11 +103,11 @@ def whole_gpu(gains: pd.DataFrame) -> dict[str, str]:
         gains: of `whole_gpu.gains`.
     """
     l2, hbm = where(gains, source="l2"), where(gains, source="hbm")
-    four = where(l2, fan_out=4, ring_kib=192).iloc[0]
-    small = where(l2, ring_kib=16)["ratio"]
+    four = where(l2, fan_out=4, pipeline_kib=192).iloc[0]
+    small = where(l2, pipeline_kib=16)["ratio"]
 
-    def ratio(fan_out: int, ring_kib: int) -> str:
-        return f"{_one(l2, 'ratio', fan_out=fan_out, ring_kib=ring_kib):.2f}"
+    def ratio(fan_out: int, pipeline_kib: int) -> str:
+        return f"{_one(l2, 'ratio', fan_out=fan_out, pipeline_kib=pipeline_kib):.2f}"
 
     return {
         "whole_4": f"{four['ratio']:.2f}",
@@ -238,15 +238,15 @@ def crowd(table: pd.DataFrame) -> dict[str, float]:
 
 
 def turn(table: pd.DataFrame, multicast: pd.DataFrame) -> dict[str, str | float]:
-    """Cycles in which a ring turns over a tile.
+    """Cycles in which a pipeline turns over a tile.
 
     Args:
         table: of `findings.turns`.
         multicast: rows of one run of `multicast`.
     """
 
-    def cycles(warps: str, way: dict[str, str] = SLICES, tile_bytes: int = 8 * KIB) -> float:
-        return _one(table, "cycles_per_tile", warps=warps, tile_bytes=tile_bytes, **way)
+    def cycles(warps: str, transport: dict[str, str] = SLICES, tile_bytes: int = 8 * KIB) -> float:
+        return _one(table, "cycles_per_tile", warps=warps, tile_bytes=tile_bytes, **transport)
 
     gain = compare(multicast, _TWO_WARPS, {}, source="l2", fan_out=4, tile_bytes=8 * KIB, stages=12, **SLICES)
     return {
@@ -261,7 +261,7 @@ def turn(table: pd.DataFrame, multicast: pd.DataFrame) -> dict[str, str | float]
 
 
 def handshake(table: pd.DataFrame, frame: pd.DataFrame) -> dict[str, str | float]:
-    """What it costs to release a slot.
+    """What it costs to release a stage.
 
     Args:
         table: of `findings.releases`.
@@ -287,11 +287,11 @@ def handshake(table: pd.DataFrame, frame: pd.DataFrame) -> dict[str, str | float
     )
 
 
-def slots(loops: pd.DataFrame, multicast: pd.DataFrame) -> dict[str, str | float]:
-    """Why multicast loses from HBM: how much later a slot is free.
+def stages(loops: pd.DataFrame, multicast: pd.DataFrame) -> dict[str, str | float]:
+    """Why multicast loses from HBM: how much later a stage is free.
 
     Args:
-        loops: of `findings.slot_loops`.
+        loops: of `findings.stage_loops`.
         multicast: rows of one run of `multicast`.
     """
 
@@ -374,16 +374,16 @@ def seen(table: pd.DataFrame, column: str, digits: int = 0, **wanted: list[Any])
 
 
 def lateness(loops: pd.DataFrame, tile_bytes: int, fan_out: int) -> str:
-    """How much later multicast's slots are free than unicast's while latency binds, in cycles, in words.
+    """How much later multicast's stages are free than unicast's while latency binds, in cycles, in words.
 
     Args:
-        loops: of `findings.slot_loops`.
-        tile_bytes: of the rings.
-        fan_out: of the rings.
+        loops: of `findings.stage_loops`.
+        tile_bytes: of the pipelines.
+        fan_out: of the pipelines.
     """
     rows = where(loops, source="hbm", tile_bytes=tile_bytes, fan_out=fan_out)
-    by_way = rows[rows["stages"].lt(12)].pivot_table(index="stages", columns="share", values="loop")
-    return span(by_way[["slices", "leader"]].sub(by_way["everyone"], axis=0).stack())
+    by_transport = rows[rows["stages"].lt(12)].pivot_table(index="stages", columns="share", values="loop")
+    return span(by_transport[["slices", "leader"]].sub(by_transport["everyone"], axis=0).stack())
 
 
 def listing(times: pd.DataFrame) -> pd.DataFrame:

@@ -6,9 +6,9 @@ from typing import Any
 
 from labkernels.device import Gpu
 from labkernels.operand import KIB, MIB
+from labkernels.protocols.cluster_pipeline import ClusterPipeline, PipelineConfiguration, unicast_pipeline
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.protocols.memory import Memory
-from labkernels.protocols.ring import ClusterRing, RingConfiguration, unicast_ring
 from labkernels.protocols.rounds import timed_rounds
 
 TILE_BYTES = 8 * KIB
@@ -20,7 +20,7 @@ class Parameters:
 
     Attributes:
         clusters: CTAs of a cluster.
-        stages: of each CTA's ring of 8 KiB tiles: its shared memory.
+        stages: of each CTA's pipeline of 8 KiB tiles: its shared memory.
         footprint_bytes: memory that is read, from L2.
         bytes_per_cta: brought to each CTA by a timed launch.
         rounds: timed launches of each grid.
@@ -40,47 +40,49 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     """Ask the driver, then time a grid that fits and one with a cluster more."""
     p = parameters
     memory = Memory(gpu, p.footprint_bytes)
-    spec = unicast_ring()
-    rings: list[tuple[ClusterRing, int]] = []
+    spec = unicast_pipeline()
+    pipelines: list[tuple[ClusterPipeline, int]] = []
     for cluster, stages in progress(list(product(p.clusters, p.stages)), "check"):
-        shape = RingConfiguration(
+        shape = PipelineConfiguration(
             spec, cluster, "l2", TILE_BYTES, stages, p.footprint_bytes, clustered=cluster > 1
         )
-        asked = ClusterRing(gpu, shape, memory.buffer, memory.seed, alone=False)
+        asked = ClusterPipeline(gpu, shape, memory.buffer, memory.seed, alone=False)
         resident = asked.clusters.resident_clusters
         asked.close()
         for more in (0, 1):
-            ring = ClusterRing(gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False)
-            ring.check()
-            rings.append((ring, resident))
+            pipeline = ClusterPipeline(
+                gpu, shape, memory.buffer, memory.seed, clusters=resident + more, alone=False
+            )
+            pipeline.check()
+            pipelines.append((pipeline, resident))
 
-    def once(prepared: tuple[ClusterRing, int]) -> dict[str, Any]:
-        ring, resident = prepared
-        ring.warm()
-        duration_us, _ = ring.time(ring.tiles_for(p.bytes_per_cta))
-        return _row(gpu, ring, resident, duration_us)
+    def once(prepared: tuple[ClusterPipeline, int]) -> dict[str, Any]:
+        pipeline, resident = prepared
+        pipeline.warm()
+        duration_us, _ = pipeline.time(pipeline.tiles_for(p.bytes_per_cta))
+        return _row(gpu, pipeline, resident, duration_us)
 
-    rows = timed_rounds(rings, once, p.rounds, progress)
-    for ring, _ in rings:
-        ring.require_arrived()
-        ring.close()
+    rows = timed_rounds(pipelines, once, p.rounds, progress)
+    for pipeline, _ in pipelines:
+        pipeline.require_arrived()
+        pipeline.close()
     memory.close()
-    return Result({"cluster_residency": rows}, [rings[0][0].kernel])
+    return Result({"cluster_residency": rows}, [pipelines[0][0].kernel])
 
 
-def _row(gpu: Gpu, ring: ClusterRing, resident: int, duration_us: float) -> dict[str, Any]:
-    c = ring.configuration
+def _row(gpu: Gpu, pipeline: ClusterPipeline, resident: int, duration_us: float) -> dict[str, Any]:
+    c = pipeline.configuration
     cluster = c.fan_out
-    ctas_per_sm = ring.clusters.blocks_per_sm
+    ctas_per_sm = pipeline.clusters.blocks_per_sm
     return {
         "kernel": c.spec.name,
         "cluster": cluster,
-        "shared_bytes": ring.clusters.shared_bytes,
+        "shared_bytes": pipeline.clusters.shared_bytes,
         "threads": c.threads,
         "ctas_per_sm": ctas_per_sm,
         "resident_clusters": resident,
         "idle_sms": round(gpu.facts.sm_count - resident * cluster / ctas_per_sm, 2),
-        "launched_clusters": ring.groups,
+        "launched_clusters": pipeline.groups,
         "duration_us": round(duration_us, 3),
     }
 

@@ -1,4 +1,4 @@
-"""Rules of thumb on multicast: when it pays, what it reads from L2, how its pipeline hands tiles over."""
+"""Rules of thumb on multicast: when it pays, what it reads from L2, how its stages are released."""
 
 import pandas as pd
 
@@ -19,22 +19,24 @@ from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, having, paired, where
 
 RULES = Rules("multicast", "multicast_fair")
-LARGE_RINGS = "tiles of 32 KiB, 6 stages, one producer and one consumer warp, as many clusters as fit"
+LARGE_PIPELINES = "tiles of 32 KiB, 6 stages, one producer and one consumer warp, as many clusters as fit"
 RIVALS = (
     "time of the whole GPU between events, idle SMs counted; of multicast and of neighbouring CTAs without a cluster "
     "the best pipeline: tiles of 2 to 32 KiB, 2 to 12 stages, 1, 2 or 4 warps that copy and as many that read"
 )
 
 
-def _gains(frame: pd.DataFrame, fan_outs: tuple[int, ...], *rings_kib: int) -> list[tuple[int, int, Ratio]]:
+def _gains(
+    frame: pd.DataFrame, fan_outs: tuple[int, ...], *pipelines_kib: int
+) -> list[tuple[int, int, Ratio]]:
     return [
         (fan_out, kib, gain(where(frame, **IN_STEP), "l2", fan_out, kib))
         for fan_out in fan_outs
-        for kib in rings_kib
+        for kib in pipelines_kib
     ]
 
 
-def _by_ring(parts: list[tuple[int, int, Ratio]]) -> str:
+def _by_pipeline(parts: list[tuple[int, int, Ratio]]) -> str:
     return "; ".join(f"fan-out {fan_out}, {kib} KiB: {ratio.times()}" for fan_out, kib, ratio in parts)
 
 
@@ -51,7 +53,7 @@ def _gains_from_l2(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _gains(frame, (4, 8), 48, 128, 192)
     return min(ratio.ratio for *_, ratio in parts) > 1.25 and min(
         ratio.low for *_, ratio in parts
-    ) > 1.1, _by_ring(parts)
+    ) > 1.1, _by_pipeline(parts)
 
 
 @RULES.rule(
@@ -65,7 +67,7 @@ def _gains_from_l2(frame: pd.DataFrame) -> tuple[bool, str]:
 def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _gains(frame, (2,), 48, 128, 192)
     short, *long = (ratio for *_, ratio in parts)
-    return short.low > 1.35 and max(abs(ratio.ratio - 1) for ratio in long) < 0.03, _by_ring(parts)
+    return short.low > 1.35 and max(abs(ratio.ratio - 1) for ratio in long) < 0.03, _by_pipeline(parts)
 
 
 @RULES.rule(
@@ -79,7 +81,7 @@ def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
 )
 def _small_rings(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _gains(frame, (2, 4, 8, 16), 16)
-    return max(ratio.high for *_, ratio in parts) < 1, _by_ring(parts)
+    return max(ratio.high for *_, ratio in parts) < 1, _by_pipeline(parts)
 
 
 @RULES.rule(
@@ -93,10 +95,10 @@ def _small_rings(frame: pd.DataFrame) -> tuple[bool, str]:
 def _nothing_from_hbm(frame: pd.DataFrame) -> tuple[bool, str]:
     table = gains(where(frame, source="hbm"))
     if table.empty:
-        raise NotMeasured("no ring of both from HBM")
+        raise NotMeasured("no pipeline of both from HBM")
     most, least = table.loc[table["ratio"].idxmax()], table.loc[table["ratio"].idxmin()]
     text = " to ".join(
-        f"{row['ratio']:.2f}× (fan-out {row['fan_out']}, {row['ring_kib']} KiB)" for row in (least, most)
+        f"{row['ratio']:.2f}× (fan-out {row['fan_out']}, {row['pipeline_kib']} KiB)" for row in (least, most)
     )
     return table["high"].max() < 1.02, f"{text} in {len(table)} pairs of best pipelines"
 
@@ -107,8 +109,8 @@ def _nothing_from_hbm(frame: pd.DataFrame) -> tuple[bool, str]:
     take="multicast, which keeps them in step",
     statement="Where CTAs start 1000 cycles apart, multicast delivers 1.8 times what neighbouring CTAs without a "
     "cluster do from L2, and 1.2 times from HBM to 4 CTAs or more.",
-    scope=f"24 MiB in L2, 1 GiB in HBM, {LARGE_RINGS}; whole GPU; each CTA of a group starts 1000 cycles after the one "
-    "before; fan-out 2, 4 and 8",
+    scope=f"24 MiB in L2, 1 GiB in HBM, {LARGE_PIPELINES}; whole GPU; each CTA of a group starts 1000 cycles after the "
+    "one before; fan-out 2, 4 and 8",
     applies_to="source != 'computed' and fan_out > 1",
 )
 def _out_of_step(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -147,7 +149,7 @@ def _one_over_fan_out(frame: pd.DataFrame) -> tuple[bool, str]:
     "neighbours",
     operands="a tile that neighbouring CTAs need at the same time",
     take="each loads it, side by side",
-    statement="The coalescer asks for neighbours on the GPU, not for a cluster.",
+    statement="The coalescer needs CTAs that are close together on the GPU, not a cluster.",
     scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, fan-out 4, in step: a cluster, neighbours without one, "
     "scattered CTAs",
     experiments=("cluster_counters",),
@@ -168,9 +170,10 @@ def _neighbours(frame: pd.DataFrame) -> tuple[bool, str]:
     "lag",
     operands="a tile that several CTAs need at different times",
     take="multicast, or keep them in step",
-    statement="The coalescer asks for step: 1000 cycles of lag from CTA to CTA, and L2 reads 85 % of the bytes again.",
-    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, CTAs that load for themselves, as a cluster and as "
-    "neighbours; every fan-out counted",
+    statement="The coalescer needs CTAs in step: 1000 cycles of lag from CTA to CTA, and L2 reads 85 % of the bytes "
+    "again.",
+    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, unicast, in a cluster and by neighbouring "
+    "CTAs; every fan-out counted",
     experiments=("cluster_counters",),
 )
 def _lag(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -195,9 +198,9 @@ def _handshakes(
 
 @RULES.rule(
     "scope",
-    operands="a multicast ring's slot handshake",
+    operands="the stages of a multicast pipeline",
     take="arrive without release.cluster",
-    statement="release.cluster on the arrive costs a ring of 32 KiB tiles 40 % of its rate and more.",
+    statement="release.cluster on the arrive costs a pipeline of 32 KiB tiles 40 % of its rate and more.",
     scope="24 MiB in L2, multicast by slices, tiles of 32 KiB, 4 stages, one producer and one consumer warp; "
     "fan-out 2, 4 and 8",
     experiments=("handshake",),
@@ -209,9 +212,9 @@ def _scope(frame: pd.DataFrame) -> tuple[bool, str]:
 
 @RULES.rule(
     "one_arrives",
-    operands="a multicast ring's slot handshake",
-    take="one lane for each CTA releases a slot",
-    statement="One lane for each CTA releases a slot; one thread for all of them is slower.",
+    operands="the stages of a multicast pipeline",
+    take="one lane for each CTA releases a stage",
+    statement="One lane for each CTA releases a stage; one thread for all of them is slower.",
     scope="24 MiB in L2, multicast by slices, tiles of 8 KiB, 4 stages, one producer and one consumer warp; "
     "fan-out 2 to 16",
     experiments=("handshake",),
@@ -234,12 +237,12 @@ def _two_warps(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(frame, mechanism="tma_multicast", source="l2", **IN_STEP)
     rows = rows[rows["tile_bytes"].le(8 * KIB) & rows["stages"].ge(6)]
     parts = [
-        paired(where(ring, producers=2), where(ring, producers=1), "bytes_per_clock_per_sm")
-        for _, ring in rows.groupby(["share", "fan_out", "tile_bytes", "stages"])
-        if {1, 2} <= set(ring["producers"])
+        paired(where(pipeline, producers=2), where(pipeline, producers=1), "bytes_per_clock_per_sm")
+        for _, pipeline in rows.groupby(["share", "fan_out", "tile_bytes", "stages"])
+        if {1, 2} <= set(pipeline["producers"])
     ]
     if not parts:
-        raise NotMeasured("no ring of 6 stages with one and with two producers")
+        raise NotMeasured("no pipeline of 6 stages with one and with two producers")
     least, most = (pick(parts, key=lambda ratio: ratio.ratio) for pick in (min, max))
     return least.low > 1.5, f"{least.times()} to {most.times()} in {len(parts)} pipelines"
 
@@ -265,7 +268,7 @@ def _short_slices(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="a grid of clusters",
     take="as many clusters as are resident",
     statement="One cluster too many takes 1.7 times as long, or longer: size the grid by resident clusters.",
-    scope="clusters of 4, 8 and 16 that read 32 MiB from L2 by unicast rings of 8 KiB tiles, the most shared memory, "
+    scope="clusters of 4, 8 and 16 that read 32 MiB from L2 by unicast pipelines of 8 KiB tiles, most shared memory, "
     "one CTA per SM; one cluster more than the driver says are resident",
     experiments=("residency",),
     applies_to="fan_out > 2",
@@ -309,7 +312,7 @@ def _few_streams(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="a tile in L2 that more than 12 CTAs need",
     take="multicast to 8 or 12, twice",
     statement="A multicast to 16 CTAs brings each at least a tenth less than one to 8 or 12, even alone on the GPU.",
-    scope=f"24 MiB in L2, one cluster alone, one CTA that multicasts all; {LARGE_RINGS.rpartition(', ')[0]}",
+    scope=f"24 MiB in L2, one cluster alone, one CTA that multicasts all; {LARGE_PIPELINES.rpartition(', ')[0]}",
     experiments=("wide_clusters",),
     applies_to="source == 'l2' and fan_out > 8",
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from labkernels.operand import KIB, MIB
-from labkernels.protocols.measure import ring_experiment
-from labkernels.protocols.ring import RingConfiguration, multicast_ring
+from labkernels.protocols.cluster_pipeline import PipelineConfiguration, multicast_pipeline
+from labkernels.protocols.measure import pipeline_experiment
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Parameters:
         groups: CTAs that receive the same tile in a cluster of 16.
         clusters: at once; 0 for as many as the GPU holds.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         footprint_bytes: read again and again, from L2.
         bytes_per_cta: brought to each CTA by a launch, at least.
         rounds: timed launches of each configuration.
@@ -43,20 +43,24 @@ PRESETS = {
 WIDEST = 16
 
 
-def configurations(parameters: Parameters) -> Iterator[RingConfiguration]:
+def configurations(parameters: Parameters) -> Iterator[PipelineConfiguration]:
     """What is timed, in order."""
     p = parameters
     shape = ("l2", p.tile_bytes, p.stages, p.footprint_bytes)
     for fan_out, clusters in product(p.fan_outs, p.clusters):
-        yield RingConfiguration(multicast_ring(share="leader"), fan_out, *shape, clusters=clusters or None)
+        yield PipelineConfiguration(
+            multicast_pipeline(share="leader"), fan_out, *shape, clusters=clusters or None
+        )
         if fan_out & (fan_out - 1) == 0:
-            yield RingConfiguration(multicast_ring(), fan_out, *shape, clusters=clusters or None)
+            yield PipelineConfiguration(multicast_pipeline(), fan_out, *shape, clusters=clusters or None)
     for group, clusters, share in product(p.groups, p.clusters, ("leader", "slices")):
         in_one = WIDEST // group
-        spec = multicast_ring(share=share, group=group)
-        yield RingConfiguration(
+        spec = multicast_pipeline(share=share, group=group)
+        yield PipelineConfiguration(
             spec, group, *shape, clusters=clusters * in_one or None, groups_per_cluster=in_one
         )
 
 
-EXPERIMENT = ring_experiment("wide_clusters", "Why do clusters of 16 take in less?", PRESETS, configurations)
+EXPERIMENT = pipeline_experiment(
+    "wide_clusters", "Why do clusters of 16 take in less?", PRESETS, configurations
+)

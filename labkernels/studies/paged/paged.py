@@ -17,7 +17,7 @@ from labkernels.protocols.memory import Memory
 from labkernels.protocols.rounds import timed_rounds
 from labkernels.studies.stats import summarize
 
-RING_BYTES = 192 * KIB  # of all CTAs of an SM
+PIPELINE_BYTES = 192 * KIB  # of all CTAs of an SM
 WGMMA_DECODE_HEADS = 4  # one block for each head on each SM of 132
 WGMMA_STAGES = 4  # two for K and two for V, as in FlashAttention-3
 PLAIN_ROW_BYTES, PLAIN_HEADS = 256, 8  # head dim 128 in bf16
@@ -65,13 +65,13 @@ class Case:
         phase: `decode` (keys of a block's own, from HBM), `decode_mma` (the same with tensor cores at work, as in an
             attention kernel) or `prefill` (keys that others read too, tensor cores at work).
         variant: `contiguous`, `rows` (cp.async), `box` (TMA, a page or a part of one), `row` (TMA, one row),
-            `run` (TMA bulk), or `no_copy`: the ring turns, nothing is copied.
+            `run` (TMA bulk), or `no_copy`: the pipeline turns, nothing is copied.
         spec: the kernel.
         cache: what is gathered.
         piece_rows: rows of one TMA copy; of cp.async 1.
         issuers: warps that share the TMA copies of a tile.
         splits: blocks that share a head's keys.
-        stages: of the ring.
+        stages: of the pipeline.
         ctas_per_sm: blocks meant to be resident on an SM.
     """
 
@@ -151,17 +151,17 @@ def decode_cases(parameters: Parameters, sm_count: int) -> Iterator[Case]:
     ) -> Iterator[Case]:
         tile_rows = rows_of[row_bytes]
         tile_bytes = tile_rows * row_bytes
-        ctas = 2 if 2 * tile_bytes <= RING_BYTES // 2 else 1
-        stages = min(32, RING_BYTES // ctas // tile_bytes)
+        ctas = 2 if 2 * tile_bytes <= PIPELINE_BYTES // 2 else 1
+        stages = min(32, PIPELINE_BYTES // ctas // tile_bytes)
         sequences = sm_count * ctas // (heads * splits)
         rows = parameters.pool_bytes // (sequences * heads * row_bytes) // LONGEST_PAGE * LONGEST_PAGE
         paged = Cache(row_bytes, heads, (rows,) * sequences, 1, **cache)
-        ring = {"splits": splits, "stages": stages, "ctas_per_sm": ctas}
+        pipeline = {"splits": splits, "stages": stages, "ctas_per_sm": ctas}
         for page in (0, *pages):
             each = replace(paged, page_rows=page)
             for variant, piece, issuers in _variants(each, tile_rows, "decode", thorough):
                 spec = _spec(variant, tile_rows, row_bytes, "none")
-                yield Case("decode", variant, spec, each, piece, issuers, **ring)
+                yield Case("decode", variant, spec, each, piece, issuers, **pipeline)
 
     short = parameters.short_page_rows
     yield from cases(plain, plain_heads, parameters.page_rows, thorough=True)

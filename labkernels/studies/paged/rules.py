@@ -19,7 +19,7 @@ PREFILL += "producer warps, beside tensor cores at work"
 PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
 
 
-def _told(effect: str, ratios: Iterable[Ratio], bound: float) -> tuple[bool, str]:
+def _evidence(effect: str, ratios: Iterable[Ratio], bound: float) -> tuple[bool, str]:
     """Whether the least favourable of some ratios lies above a bound with its whole interval, and its sentence."""
     ratios = list(ratios)
     if not ratios:
@@ -45,7 +45,7 @@ def _sizes(frame: pd.DataFrame, least: int, most: int) -> list[int]:
 )
 def _paged_decode(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [paged_best_over_contiguous(frame, size) for size in _sizes(frame, 16, 512)]
-    return _told("best gather over contiguous cache, throughput", ratios, 0.98)
+    return _evidence("best gather over contiguous cache, throughput", ratios, 0.98)
 
 
 @RULES.rule(
@@ -59,7 +59,7 @@ def _paged_decode(frame: pd.DataFrame) -> tuple[bool, str]:
 def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(frame, phase="decode", page_rows=16, variant="row", **PLAIN)
     four, one = (where(rows, issuers=issuers) for issuers in (4, 1))
-    return _told("four producer warps over one, throughput", [paired(four, one, "gbps")], 1.0)
+    return _evidence("four producer warps over one, throughput", [paired(four, one, "gbps")], 1.0)
 
 
 @RULES.rule(
@@ -73,7 +73,7 @@ def _paged_issue(frame: pd.DataFrame) -> tuple[bool, str]:
 )
 def _paged_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [isolated_ratio(frame, "prefill", size) for size in _sizes(frame, 8, 512)]
-    return _told("cp.async over TMA, time", ratios, 1.0)
+    return _evidence("cp.async over TMA, time", ratios, 1.0)
 
 
 @RULES.rule(
@@ -86,7 +86,7 @@ def _paged_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
 )
 def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [isolated_ratio(frame, "prefill", size).inverse for size in _sizes(frame, 1, 4)]
-    return _told("TMA over cp.async, time beside tensor cores", ratios, 1.0)
+    return _evidence("TMA over cp.async, time beside tensor cores", ratios, 1.0)
 
 
 @RULES.rule(
@@ -104,7 +104,9 @@ def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
 def _paged_odd_rows(frame: pd.DataFrame) -> tuple[bool, str]:
     rows = where(frame, phase="decode", row_bytes=576, page_rows=64)
     run, box = (where(rows, variant=variant) for variant in ("run", "box"))
-    return _told("TMA bulk over TMA boxes, throughput, rows of 576 bytes", [paired(run, box, "gbps")], 1.0)
+    return _evidence(
+        "TMA bulk over TMA boxes, throughput, rows of 576 bytes", [paired(run, box, "gbps")], 1.0
+    )
 
 
 @RULES.rule(
@@ -120,4 +122,4 @@ def _paged_odd_rows(frame: pd.DataFrame) -> tuple[bool, str]:
 def _fa3_decode(frame: pd.DataFrame) -> tuple[bool, str]:
     cells = where(fa3_cells(frame), phase="decode")
     ratios = [Ratio(cell.ratio, cell.ratio_low, cell.ratio_high) for cell in cells.itertuples()]
-    return _told("cp.async over TMA, time of its own kernel", ratios, 1.0)
+    return _evidence("cp.async over TMA, time of its own kernel", ratios, 1.0)

@@ -1,4 +1,4 @@
-"""Rings that bring the same tiles to every CTA of a group: every byte of every block checked, then timed."""
+"""Pipelines that bring the same tiles to every CTA of a group: every byte of every block checked, then timed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from labkernels.device.tensor_map import place
 from labkernels.errors import BadArgument
 from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.kernels.render import declared
-from labkernels.operand import WARP, Ring, boxed_operand
+from labkernels.operand import WARP, Pipeline, boxed_operand
 from labkernels.protocols.cluster_launch import ClusterLaunch
 from labkernels.protocols.memory import Memory
-from labkernels.protocols.stream import POISON, SLOT_ALIGNMENT_BYTES, WrongBytes
+from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
-MAKERS = 128  # threads that compute a tile
+COMPUTING_THREADS = 128  # threads that compute a tile
 PULLERS = 256  # threads that fetch from another CTA
 SMALLEST_SLICE_BYTES = 256
-SKEWS = ("lag_cycles", "delay_cycles", "hold_cycles")  # of a ring whose CTAs are out of step
+SKEWS = ("lag_cycles", "delay_cycles", "hold_cycles")  # of a pipeline whose CTAs are out of step
 HASH = np.uint32(0x9E3779B1)
 
 
-def unicast_ring(producers: int = 1, consumers: int = 1) -> KernelSpec:
-    """The ring in which every CTA loads for itself."""
+def unicast_pipeline(producers: int = 1, consumers: int = 1) -> KernelSpec:
+    """The unicast pipeline: every CTA loads the whole tile."""
     return kernel("tma_tile", "ring", producers=producers, consumers=consumers)
 
 
-def multicast_ring(**constants: int | str) -> KernelSpec:
-    """The plain multicast ring, with some constants replaced."""
+def multicast_pipeline(**constants: int | str) -> KernelSpec:
+    """The plain multicast pipeline, with some constants replaced."""
     plain = dict(
         share="slices",
         origin="global",
@@ -44,15 +44,15 @@ def multicast_ring(**constants: int | str) -> KernelSpec:
 
 
 @dataclass(frozen=True)
-class RingConfiguration:
+class PipelineConfiguration:
     """The same tiles to every CTA of a group.
 
     Attributes:
         spec: a kernel of protocol `ring`.
         fan_out: CTAs of a group.
-        source: `l2` or `hbm`; `computed` for tiles made in shared memory.
+        source: `l2` or `hbm`; `computed` for tiles computed in shared memory.
         tile_bytes: of one tile.
-        stages: of each CTA's ring.
+        stages: of each CTA's pipeline.
         footprint_bytes: memory that the groups walk over.
         clusters: groups at once; by default, and at most, as many as the GPU holds.
         groups_per_cluster: groups that live in one cluster, each with tiles of its own: a kernel with constant `group`.
@@ -98,10 +98,10 @@ class RingConfiguration:
         """Threads of a CTA: its roles."""
         if self.constants.get("arrivers") == "barrier":
             return WARP
-        makers = MAKERS if self.constants.get("origin") == "computed" else 0
+        computing = COMPUTING_THREADS if self.constants.get("origin") == "computed" else 0
         if not self.spec.traits.touches_global:
-            return 3 * WARP + makers + (PULLERS if self.spec.traits.by_threads else 0)
-        return 3 * WARP + makers if makers else WARP * sum(self.roles.values())
+            return 3 * WARP + computing + (PULLERS if self.spec.traits.by_threads else 0)
+        return 3 * WARP + computing if computing else WARP * sum(self.roles.values())
 
     @property
     def roles(self) -> dict[str, int]:
@@ -140,13 +140,13 @@ class RingConfiguration:
             )
 
 
-def four_ways(
+def four_transports(
     fan_out: int, source: str, tile_bytes: int, stages: int, footprint_bytes: int, warps: int = 1, **skew: int
-) -> Iterator[RingConfiguration]:
-    """Multicast by slices (if long enough) and by one CTA; every CTA for itself, in a cluster and without.
+) -> Iterator[PipelineConfiguration]:
+    """Sliced multicast (if the slices are long enough) and leader multicast; unicast, in a cluster and without.
 
     Args:
-        fan_out: as in `RingConfiguration`.
+        fan_out: as in `PipelineConfiguration`.
         source: the same.
         tile_bytes: the same.
         stages: the same.
@@ -157,10 +157,10 @@ def four_ways(
     shape = (fan_out, source, tile_bytes, stages, footprint_bytes)
     roles = {"producers": warps, "consumers": warps}
     if tile_bytes // fan_out >= SMALLEST_SLICE_BYTES:
-        yield RingConfiguration(multicast_ring(**roles), *shape, **skew)
-    yield RingConfiguration(multicast_ring(share="leader", **roles), *shape, **skew)
-    yield RingConfiguration(unicast_ring(**roles), *shape, **skew)
-    yield RingConfiguration(unicast_ring(**roles), *shape, clustered=False, **skew)
+        yield PipelineConfiguration(multicast_pipeline(**roles), *shape, **skew)
+    yield PipelineConfiguration(multicast_pipeline(share="leader", **roles), *shape, **skew)
+    yield PipelineConfiguration(unicast_pipeline(**roles), *shape, **skew)
+    yield PipelineConfiguration(unicast_pipeline(**roles), *shape, clustered=False, **skew)
 
 
 def skews(parameters: Any) -> list[dict[str, int]]:
@@ -168,8 +168,8 @@ def skews(parameters: Any) -> list[dict[str, int]]:
     return [{name: cycles} for name in SKEWS for cycles in getattr(parameters, name)]
 
 
-class ClusterRing:
-    """A ring configuration ready to run.
+class ClusterPipeline:
+    """A pipeline configuration ready to run.
 
     Args:
         gpu: where.
@@ -180,13 +180,13 @@ class ClusterRing:
         alone: see `ClusterLaunch`.
 
     Raises:
-        BadArgument: see `RingConfiguration.require_runnable`; or it does not fit the GPU.
+        BadArgument: see `PipelineConfiguration.require_runnable`; or it does not fit the GPU.
     """
 
     def __init__(
         self,
         gpu: Gpu,
-        configuration: RingConfiguration,
+        configuration: PipelineConfiguration,
         memory: Buffer,
         seed: int,
         clusters: int | None = None,
@@ -195,7 +195,7 @@ class ClusterRing:
         configuration.require_runnable()
         self.gpu, self.configuration, self.seed = gpu, configuration, seed
         c = configuration
-        shared_bytes = c.stages * c.tile_bytes + SLOT_ALIGNMENT_BYTES
+        shared_bytes = c.stages * c.tile_bytes + STAGE_ALIGNMENT_BYTES
         self.clusters = ClusterLaunch(gpu, c.spec, c.threads, shared_bytes, c.cluster, alone)
         self.kernel = self.clusters.kernel
         resident = self.clusters.resident_clusters * c.cluster // c.fan_out
@@ -203,8 +203,8 @@ class ClusterRing:
         self.groups = groups // c.groups_per_cluster * c.groups_per_cluster
         self.blocks = self.groups * c.fan_out
         part = c.tile_bytes // (c.fan_out if c.share == "slices" else 1)
-        ring = Ring(stages=c.stages, threads=c.threads, cluster=c.cluster, shared_alignment_bytes=128)
-        operand = boxed_operand(c.footprint_bytes, part, ring)
+        pipeline = Pipeline(stages=c.stages, threads=c.threads, cluster=c.cluster, shared_alignment_bytes=128)
+        operand = boxed_operand(c.footprint_bytes, part, pipeline)
         self.tile_rows = c.tile_bytes // operand.inner_row_bytes
         if (needed := self.groups * c.tile_bytes * 4) > c.footprint_bytes:
             raise BadArgument(
@@ -219,7 +219,7 @@ class ClusterRing:
         self._statuses = Statuses(gpu, c.spec.name, self.blocks)
 
     def tiles_for(self, bytes_per_cta: int) -> int:
-        """Tiles that bring each CTA at least this many bytes, and fill the ring."""
+        """Tiles that bring each CTA at least this many bytes, and fill the pipeline."""
         return max(-(-bytes_per_cta // self.configuration.tile_bytes), self.configuration.stages)
 
     def launch(self, tiles: int, dump: int = 0) -> None:
