@@ -160,7 +160,7 @@ def test_a_multicast_arrives_everywhere_at_about_the_same_time(gpu, memory):
 @pytest.mark.parametrize("cluster", [2, 8, 16])
 @pytest.mark.parametrize("spec", VISIBILITY, ids=lambda spec: spec.name)
 def test_a_transfer_is_seen_where_it_goes_and_nowhere_else(gpu, memory, spec, cluster):
-    from_memory = spec.mechanism.startswith("tma")
+    from_memory = spec.traits.touches_global
     everyone = (1 << cluster) - 1
     # Loads of one word fall into step with each other where the tries of a barrier do not.
     grain = 40 if dict(spec.constants).get("completion") == "word" else 20
@@ -215,7 +215,7 @@ def test_one_of_each_transfer(gpu, spec):
     """Small enough for compute-sanitizer."""
     small = Memory(gpu, MIB)
     nbytes = 16 if spec.mechanism == "dsm_store" else 1024
-    mask = 15 if spec.mechanism.startswith("tma") else 2
+    mask = 15 if spec.traits.touches_global else 2
     assert sight(gpu, spec, 4, mask, nbytes, 8, small.buffer, small.seed, 2).cycles.shape == (8, 4)
     small.close()
 

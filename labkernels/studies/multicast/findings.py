@@ -3,6 +3,7 @@
 import pandas as pd
 
 from labkernels.errors import NotMeasured
+from labkernels.mechanisms import MECHANISMS
 from labkernels.operand import KIB
 from labkernels.studies.cluster_rows import IN_STEP, LARGE, PIPELINE, PLAIN, RATE, rates, transports
 from labkernels.studies.stats import Measured, having, measured, spread, where
@@ -177,9 +178,14 @@ def later(visibility: pd.DataFrame, cluster: int, transfer_bytes: int) -> Measur
     return measured(both["last"] - both["alone"])
 
 
+def from_memory(visibility: pd.DataFrame) -> pd.Series:
+    """Which rows are of copies from global memory; the others are of what one CTA writes to another."""
+    return visibility["mechanism"].map(lambda name: MECHANISMS[name].touches_global)
+
+
 def stores(visibility: pd.DataFrame) -> pd.DataFrame:
     """Cycles until what one CTA writes is visible in another: `median`, `p05`, `p95` over rounds and receivers."""
-    rows = visibility[visibility["mechanism"].str.startswith("dsm")]
+    rows = visibility[~from_memory(visibility)]
     return spread(
         rows, ["gpu", "run_id", "mechanism", "completion", "cluster", "transfer_bytes"], "cycles_median"
     )

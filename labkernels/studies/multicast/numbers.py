@@ -10,6 +10,7 @@ from labkernels.studies.cluster_rows import EVERYONE, IN_STEP, LARGE, LEADER, SL
 from labkernels.studies.multicast.findings import (
     WATCHED,
     arrivals,
+    from_memory,
     later,
     multicast_fill_bytes_per_clock_per_sm,
     stores,
@@ -329,7 +330,7 @@ def latency(visibility: pd.DataFrame) -> dict[str, str | float]:
         cycles(last, n, size) - cycles(in_step, n, size) for n in (8, 16) for size in (128, 2 * KIB, 32 * KIB)
     ]
     sixteen = where(told, cluster=16)
-    tma = visibility[visibility["mechanism"].str.startswith("tma")]
+    copies = visibility[from_memory(visibility)]
     found = {
         "single": cycles(alone, 8),
         "last_8": cycles(last, 8),
@@ -340,7 +341,7 @@ def latency(visibility: pd.DataFrame) -> dict[str, str | float]:
         "skew_8": by_size[8, 2 * KIB],
         "skew_16": by_size[16, 2 * KIB],
         "skew_16_large": by_size[16, 32 * KIB],
-        "grain": tma["grain_cycles"].max(),
+        "grain": copies["grain_cycles"].max(),
         "clock_error": visibility["clock_error_cycles"].max(),
     }
     for name, completion in (
