@@ -143,16 +143,16 @@ def plain_loads(table: pd.DataFrame) -> alt.FacetChart:
     return panel.facet(column=alt.Column("place:N", title=None))
 
 
-def cycles_per_tile(rings: pd.DataFrame, bytes_per_clock: float) -> alt.LayerChart:
-    """Cycles that one ring takes for a tile, over the tile's size, and what the memory's rate would allow.
+def cycles_per_tile(pipelines: pd.DataFrame, bytes_per_clock: float) -> alt.LayerChart:
+    """Cycles that one pipeline takes for a tile, over the tile's size, and what the memory's rate would allow.
 
     Args:
-        rings: of `findings.with_cycles_per_tile`, one row for each mechanism and tile.
+        pipelines: of `findings.with_cycles_per_tile`, one row for each mechanism and tile.
         bytes_per_clock: rate of the memory, for each SM.
     """
     x = charts.bytes_axis("tile_bytes", "Tile")
     line = charts.band_and_line(
-        rings.assign(low=rings["cycles_per_tile"], high=rings["cycles_per_tile"]),
+        pipelines.assign(low=pipelines["cycles_per_tile"], high=pipelines["cycles_per_tile"]),
         x,
         median="cycles_per_tile",
         low="low",

@@ -61,7 +61,7 @@ def best_by_bytes_in_flight(frame: pd.DataFrame) -> pd.DataFrame:
 def frontier(frame: pd.DataFrame) -> pd.DataFrame:
     """Each mechanism's best configuration with at most so many bytes in flight.
 
-    That is what `best_by_bytes_in_flight` gives, without the points that fewer bytes beat (small tiles in deep rings).
+    That is what `best_by_bytes_in_flight` gives, without points that fewer bytes beat (small tiles in deep pipelines).
     """
     table = best_by_bytes_in_flight(frame).sort_values("bytes_in_flight_per_sm")
     so_far = table.groupby(["gpu", "source", "mechanism"])["median"].cummax()

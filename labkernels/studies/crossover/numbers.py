@@ -140,8 +140,8 @@ def _gbps_per_clock(frame: pd.DataFrame) -> float:
     return frame["sm_count"].iloc[0] * frame["sm_clock_mhz_median"].iloc[0] / 1e3
 
 
-def rings(streams: pd.DataFrame) -> pd.DataFrame:
-    """Rings with a consumer of their own (TMA, or cp.async on an mbarrier), one block on each SM, from L2."""
+def pipelines(streams: pd.DataFrame) -> pd.DataFrame:
+    """Pipelines with a consumer of their own (TMA, or cp.async on an mbarrier), one block on each SM, from L2."""
     table = findings.rates(where(streams, source="l2", ctas_per_sm=1))
     table = table[table["kernel"].str.contains("tma|mbarrier")]
     return findings.with_cycles_per_tile(
@@ -149,9 +149,9 @@ def rings(streams: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def handover(rings: pd.DataFrame, bytes_per_clock: float) -> dict[str, str]:
-    """Cycles that a ring takes for a small tile, and the tile from which L2's rate takes longer."""
-    few = rings[rings["tile_bytes"].le(4 * KIB) & rings["stages"].ge(4)]["cycles_per_tile"]
+def handover(pipelines: pd.DataFrame, bytes_per_clock: float) -> dict[str, str]:
+    """Cycles that a pipeline takes for a small tile, and the tile from which L2's rate takes longer."""
+    few = pipelines[pipelines["tile_bytes"].le(4 * KIB) & pipelines["stages"].ge(4)]["cycles_per_tile"]
     return {
         "cycles_per_tile": f"{few.median():.0f}",
         "cycles_low": f"{few.min():.0f}",

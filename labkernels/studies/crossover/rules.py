@@ -17,7 +17,7 @@ ONE_GIB = "1 GiB read in turn from HBM, dense tiles of 1 to 32 KiB"
     operands="any tile from HBM",
     take="an asynchronous copy, 64 KiB in flight per SM",
     statement="Keep 64 KiB in flight per SM; more brings nothing.",
-    scope=f"{ONE_GIB}; the fastest ring of any mechanism with 16, 64 and up to 192 KiB in flight per SM",
+    scope=f"{ONE_GIB}; the fastest pipeline of any mechanism with 16, 64 and up to 192 KiB in flight per SM",
     experiments=("throughput",),
     applies_to="source == 'hbm' and consumer == 'shared'",
 )

@@ -1,4 +1,4 @@
-"""What stored rows say of single transfers and of trains of them: latency, cycles of one more copy."""
+"""What stored rows say of single transfers and of bursts of them: latency, cycles of one more copy."""
 
 import pandas as pd
 
@@ -36,12 +36,12 @@ def issue_slope_cycles(
     per_copy: str = "copy",
     shortest: int = 1,
 ) -> float:
-    """Cycles per further transfer of a train: the slope between one of `shortest` and one of `longest`.
+    """Cycles per further transfer of a burst: the slope between one of `shortest` and one of `longest`.
 
     `per_copy` is what each comes with: `copy` (nothing), `expect`, `wait` or `lookup`; see ptx/macros/issue.ptx.
 
     Raises:
-        NotMeasured: there is no such train.
+        NotMeasured: there is no such burst.
     """
     rows = where(frame, mechanism=mechanism, transfer_bytes=transfer_bytes, variant=per_copy)
     short, long = (

@@ -85,7 +85,7 @@ def issue(frame: pd.DataFrame) -> dict[str, float]:
         return rows.set_index("train_length")["cycles_median"]
 
     def lookup(mechanism: str) -> float:
-        """What a look-up adds to each copy, between bursts of 8 and 64."""
+        """What a page-table load adds to each copy, between bursts of 8 and 64."""
         with_lookup, alone = bursts(mechanism, KIB, "lookup"), bursts(mechanism, KIB)
         return (with_lookup[64] - with_lookup[8] - alone[64] + alone[8]) / 56
 
