@@ -114,7 +114,7 @@ def test_a_prototype_that_does_not_match_is_an_error():
 
 
 def test_ptx_that_does_not_assemble_is_an_error_with_the_log():
-    with pytest.raises(AssemblyError, match=r"syntax|PTX|Parsing"):
+    with pytest.raises(AssemblyError, match=r"line 4: Not a name of any known instruction: .nonsense"):
         link([".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k() { nonsense; }"], "sm_90a")
 
 

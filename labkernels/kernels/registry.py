@@ -14,8 +14,9 @@ class KernelSpec:
 
     Attributes:
         mechanism: a name of `MECHANISMS`; also the file `ptx/<mechanism>.ptx`.
-        protocol: `stream` (many transfers in flight), `gather` (the same through a page table), `chase` (one
-            dependent transfer at a time) or `issue` (a burst of back-to-back transfers).
+        protocol: how its transfers follow each other: `stream` (many in flight), `gather` (the same through a page
+            table), `chase` (one depends on the one before) and so on; its Numba side is the function of that name in
+            `entry`, or passes all arguments through.
         constants: compile-time constants, sorted by name.
     """
 
@@ -51,15 +52,15 @@ class KernelSpec:
         Tiles that pass through registers are held there twice, `chunks` vectors of 16 bytes each; a gather beside
         tensor cores fills the SM with one block of 384 threads.
         """
-        if dict(self.constants).get("compute") == "wgmma":
-            return 168
         constants = dict(self.constants)
+        if constants.get("compute") == "wgmma":
+            return 168
         if self.protocol == "multistage":  # one set of up to two vectors leaves room for 2,048 threads
             return 32 if constants.get("sets") == 1 and constants["chunks"] <= 2 else 64
         if self.protocol == "burst":
             return 128
-        chunks = dict(self.constants).get("chunks", 1) if self.traits.through_registers else 0
-        return {0: 64, 1: 64, 2: 64, 4: 80, 8: 128, 16: 128}[chunks]
+        vectors = constants.get("chunks", 1) if self.traits.through_registers else 0
+        return {4: 80, 8: 128, 16: 128}.get(vectors, 64)
 
     def broken_promise(self, timed: Iterable[str], all_code: Iterable[str]) -> str:
         """What the kernel's machine code lacks or should not have, in words; empty if it is as promised.
