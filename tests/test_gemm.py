@@ -139,7 +139,7 @@ def test_parts_add_up(rounds):
 def test_decomposition_telescopes(rounds):
     found = gemm_findings.decompose(rounds, (8192, 8192, 8192), (128, 128), (4, 1), 1)
     product = np.prod([part.ratio for part in found.parts])
-    assert product == pytest.approx(found.total.ratio, rel=0.02)
+    assert found.total.low <= product <= found.total.high, "within the spread of the rounds"
     assert found.parts[0].ratio == pytest.approx(132 / 120)
 
 
