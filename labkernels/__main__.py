@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -14,12 +15,13 @@ from labkernels.cli import main
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """End the assemblers and disassemblers that are at work, so that nobody waits for them."""
+    threading.excepthook = lambda _: None  # threads that lose their workers have nothing to report
     for worker in multiprocessing.active_children():  # whose parent may be a server of their own
         worker.terminate()
     for children in Path("/proc/self/task").glob("*/children"):
-        for pid in children.read_text().split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
+        with suppress(OSError):  # a thread or a child that has ended meanwhile
+            for pid in map(int, children.read_text().split()):
+                os.kill(pid, signal.SIGTERM)
     raise KeyboardInterrupt
 
 

@@ -120,5 +120,6 @@ def _print(text: str) -> None:
 
 
 def _say(text: str, status: int = 2) -> int:
-    print(printable(f"labkernels: {text}").replace("\n", "\n  "), file=sys.stderr)
+    if sys.stderr is not None:  # print would take stdout instead
+        print(printable(f"labkernels: {text}").replace("\n", "\n  "), file=sys.stderr)
     return status

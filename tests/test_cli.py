@@ -310,6 +310,12 @@ def test_output_that_cannot_be_written_is_an_error(arguments):
     assert closed.returncode == 2 and closed.stderr.startswith("labkernels: standard output is closed")
 
 
+def test_a_closed_stderr_is_no_reason_to_talk_into_the_answer():
+    command = f"{sys.executable} -m labkernels advise --rows 0 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("arguments", ["advise", "--help"])
 def test_a_reader_that_stops_early_is_no_error(arguments):
     command = f"{sys.executable} -m labkernels {arguments} | true; exit ${{PIPESTATUS[0]}}"

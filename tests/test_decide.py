@@ -1,6 +1,7 @@
 """The decision page answers as Python does, quickly, shareably, and without JavaScript by its table."""
 
 import random
+import re
 from math import inf, nan
 
 import pytest
@@ -133,8 +134,8 @@ def test_page_and_python_refuse_the_same_numbers_in_the_same_words(page, value):
             "([given, name, text]) => document.querySelector('.lab-decide').advise({ ...given, [name]: Number(text) })",
             [default, one.name, text],
         )
-        number, said = answer["error"], python["error"]
-        assert number == said or "not a" in said or ("above" in said and "above" in number), given
+        without_value = [re.sub(r" is [^,:]*", " is", said["error"]) for said in (answer, python)]
+        assert without_value[0] == without_value[1], given
 
 
 @pytest.mark.book

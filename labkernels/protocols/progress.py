@@ -17,7 +17,10 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
         what: a word or two for the reader.
         total: how many there are, where `items` does not tell.
     """
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr is None:
+        yield from items
+        return
+    if sys.stderr.isatty():
         from tqdm import tqdm
 
         yield from tqdm(items, desc=what, total=total, leave=False)
