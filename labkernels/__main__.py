@@ -18,10 +18,13 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     threading.excepthook = lambda _: None  # threads that lose their workers have nothing to report
     for worker in multiprocessing.active_children():  # whose parent may be a server of their own
         worker.terminate()
+    pids: list[int] = []
     for children in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread or a child that has ended meanwhile
-            for pid in map(int, children.read_text().split()):
-                os.kill(pid, signal.SIGTERM)
+        with suppress(OSError):  # of a thread that has ended meanwhile
+            pids += map(int, children.read_text().split())
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     raise KeyboardInterrupt
 
 
