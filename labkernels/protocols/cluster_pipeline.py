@@ -15,6 +15,7 @@ from labkernels.kernels.render import declared
 from labkernels.operand import WARP, Pipeline, boxed_operand
 from labkernels.protocols.cluster_launch import ClusterLaunch
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.rounds import rate
 from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 COMPUTING_THREADS = 128  # threads that compute a tile
@@ -262,9 +263,8 @@ class ClusterPipeline:
         duration_us, cycles = self.time(tiles)
         delivered = tiles * self.configuration.tile_bytes
         return self.row(tiles) | {
-            "duration_us": round(duration_us, 3),
+            **rate(duration_us, self.blocks * delivered),
             "cycles": cycles,
-            "gbps": round(self.blocks * delivered / duration_us / 1e3, 2),
             "bytes_per_clock_per_sm": round(delivered / cycles, 3),
         }
 

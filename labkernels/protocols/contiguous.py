@@ -11,6 +11,7 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.operand import WARP
 from labkernels.protocols.cell import Cell
+from labkernels.protocols.rounds import rate
 from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
 
@@ -89,11 +90,7 @@ class Contiguous:
         """The row of one timed launch."""
         with self.gpu.timed() as elapsed:
             self.launch(tiles)
-        duration_us = elapsed()
-        return self.row(tiles) | {
-            "duration_us": round(duration_us, 3),
-            "gbps": round(self.bytes_moved(tiles) / duration_us / 1e3, 2),
-        }
+        return self.row(tiles) | rate(elapsed(), self.bytes_moved(tiles))
 
     def check(self, tiles: int | None = None) -> None:
         """Run with a poisoned destination and compare every byte that arrived, on the GPU.

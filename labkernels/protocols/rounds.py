@@ -17,6 +17,11 @@ def interleaved(items: Sequence[Item], rounds: int) -> list[list[Item]]:
     return [[items[index] for index in order.permutation(len(items))] for _ in range(rounds)]
 
 
+def rate(duration_us: float, bytes_moved: int) -> dict[str, float]:
+    """Columns of a timed launch: `duration_us`, and `gbps` (1e9 bytes per second)."""
+    return {"duration_us": round(duration_us, 3), "gbps": round(bytes_moved / duration_us / 1e3, 2)}
+
+
 def timed_rounds(
     items: Sequence[Item], once: Callable[[Item], dict[str, Any]], rounds: int, progress: Progress
 ) -> list[dict[str, Any]]:

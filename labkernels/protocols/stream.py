@@ -15,6 +15,7 @@ from labkernels.kernels.registry import KernelSpec
 from labkernels.kernels.render import declared
 from labkernels.legality import require_legal
 from labkernels.operand import Operand, swizzle_offset
+from labkernels.protocols.rounds import rate
 
 STAGE_ALIGNMENT_BYTES = 1024
 POISON = 0xA5
@@ -229,11 +230,7 @@ class Stream:
         """The row of one timed launch."""
         with self.gpu.timed() as elapsed:
             self.launch(tiles)
-        duration_us = elapsed()
-        return self.row(tiles) | {
-            "duration_us": round(duration_us, 3),
-            "gbps": round(self.bytes_moved(tiles) / duration_us / 1e3, 2),
-        }
+        return self.row(tiles) | rate(elapsed(), self.bytes_moved(tiles))
 
     def check(self, tiles: int | None = None) -> None:
         """Run with a poisoned destination and compare every byte that arrived.
