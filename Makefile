@@ -4,7 +4,7 @@ CUDA ?= cu12
 
 VENV := .venv
 BIN := $(VENV)/bin
-PARALLEL := -n auto --maxprocesses 8 --dist loadgroup
+PARALLEL := -n auto --maxprocesses 8
 # The interpreter of the environment: the one asked for; else that of the environment there is, or python3.
 FROM := $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(BIN)/python)),$(PYTHON))
 FOUND := $(shell $(FROM) -c 'import sys; b = getattr(sys, "_base_executable", sys.executable); \
@@ -22,7 +22,7 @@ book: $(STAMP)
 	$(BIN)/jupyter-book build --all -W --keep-going .
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q $(PARALLEL)
+	$(BIN)/python -m pytest -q $(PARALLEL) --dist loadfile  # a file's fixtures are made once
 
 test-book: book
 	$(BIN)/python -m pytest -q $(PARALLEL) -m book

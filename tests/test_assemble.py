@@ -11,8 +11,6 @@ from labkernels.kernels.registry import AXES, kernel, kernels
 from labkernels.kernels.render import PTX, AssemblyError, render
 from labkernels.mechanisms import ARCHITECTURES, MECHANISMS
 
-pytestmark = pytest.mark.xdist_group("kernels")  # one worker assembles
-
 BY_NAME = {spec.name: spec for spec in kernels()}
 
 
