@@ -23,9 +23,8 @@ CHAPTERS = {path.stem: path for path in chapters()}
 
 
 def each(*names):
-    """A test for each chapter, those of one chapter in one process: it is executed once there."""
-    cases = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names or CHAPTERS]
-    return pytest.mark.parametrize("name", cases)
+    """A test for each chapter."""
+    return pytest.mark.parametrize("name", names or CHAPTERS)
 
 
 def test_there_are_chapters():
