@@ -1,7 +1,8 @@
 """Plans of the experiments: legal before anything is launched, parameters checked by name and type."""
 
+import json
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +21,16 @@ from labkernels.protocols.experiment import needs, silent
 from labkernels.protocols.rounds import interleaved, timed_rounds
 from labkernels.protocols.stream import Configuration, WrongBytes, walk_of
 from labkernels.studies.broadcast import broadcast
-from labkernels.studies.crossover import l2_footprint, row_shape, stream_counters, throughput
+from labkernels.studies.crossover import (
+    l2_footprint,
+    pipeline_counters,
+    row_shape,
+    stream_counters,
+    throughput,
+)
 from labkernels.studies.experiments import experiment, studies
 from labkernels.studies.latency import issue
-from labkernels.studies.multicast import cluster_counters, multicast
+from labkernels.studies.multicast import cluster_counters, multicast, multicast_requests
 from labkernels.studies.run import parameters_of, run
 
 SM_COUNTS = (114, 132, 148)  # H100 PCIe, H100 SXM and H200, B200
@@ -294,7 +301,7 @@ def test_counters_join_the_rows_of_the_launches_they_were_read_from(module, boun
 
     def count(target, metrics):
         assert target[1:4] == ["-m", "labkernels.protocols.counted", module.__name__]
-        assert module.Parameters(**counted.given(target[4])) == preset
+        assert counted.given(module.EXPERIMENT, target[4]) == preset
         return [dict.fromkeys(metrics.values(), number) for number in range(len(chosen))]
 
     monkeypatch.setattr(counted.counters, "count", count)
@@ -305,3 +312,10 @@ def test_counters_join_the_rows_of_the_launches_they_were_read_from(module, boun
     names = [name for name, _ in bound.log if name in ("begin", "launch", "end", "check_sums")]
     one = names[names.index("begin") :][:4]
     assert one == ["begin", "launch", "end", "check_sums"]
+
+
+@pytest.mark.parametrize("module", [stream_counters, pipeline_counters, cluster_counters, multicast_requests])
+def test_the_counted_process_finds_what_it_launches(module):
+    assert callable(module.ready)
+    for preset in module.EXPERIMENT.presets.values():
+        assert counted.given(module.EXPERIMENT, json.dumps(asdict(preset))) == preset

@@ -1,7 +1,7 @@
 """Experiments that count: the same launches once under Nsight Compute in a process of their own, and once here.
 
 Run as `python -m labkernels.protocols.counted MODULE PARAMETERS`, it makes the launches of an experiment's module,
-which defines `Parameters` and `ready`, for Nsight Compute to count.
+which defines `EXPERIMENT` and `ready`, for Nsight Compute to count.
 """
 
 import json
@@ -57,13 +57,14 @@ def launched(bound: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
         one.close()
 
 
-def given(text: str) -> dict[str, Any]:
-    """Parameters from JSON; lists become tuples."""
+def given(experiment: Experiment, text: str) -> Any:
+    """Parameters from JSON, of the class of the experiment's presets; lists become tuples."""
+    made = type(next(iter(experiment.presets.values())))
     values = json.loads(text).items()
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values}
+    return made(**{key: tuple(value) if isinstance(value, list) else value for key, value in values})
 
 
 if __name__ == "__main__":
     named = import_module(sys.argv[1])
-    for _ in launched(named.ready(Gpu(), named.Parameters(**given(sys.argv[2])))):
+    for _ in launched(named.ready(Gpu(), given(named.EXPERIMENT, sys.argv[2]))):
         pass
