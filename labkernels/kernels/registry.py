@@ -65,8 +65,8 @@ class KernelSpec:
     def broken_promise(self, timed: Iterable[str], all_code: Iterable[str]) -> str:
         """What the kernel's machine code lacks or should not have, in words; empty if it is as promised.
 
-        A kernel shows its own mechanism and no other that fills shared memory, but for its carriers; a page table may
-        be read by plain loads.
+        A kernel shows its own mechanism and no other that fills shared memory, but for its carriers; a page table or
+        a tensor map may be read by plain loads.
 
         Args:
             timed: mechanisms and features found in the timed function, as `sass` names them.
@@ -76,7 +76,8 @@ class KernelSpec:
         if not any(own.looks_like(MECHANISMS[name]) for name in timed if name in MECHANISMS):
             shown = " or ".join(own.opcodes or [f"{own.generic} through a mapped address"])
             return f"no {self.mechanism} ({shown}) in its timed code"
-        has_table = self.protocol == "gather" or dict(self.constants).get("per_copy") == "lookup"
+        reads_tables = self.protocol in ("gather", "descriptor")
+        has_table = reads_tables or dict(self.constants).get("per_copy") == "lookup"
         allowed = {*own.carriers, *(("ldg",) if has_table else ())}
         foreign = [
             name
@@ -148,6 +149,14 @@ def _register_sets() -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
 
 
 WARPS = (1, 2, 4)  # that copy, and as many that read
+LEADS = (1, 2, 4, 8, 16, 32)  # tiles that a prefetch into L2 is ahead of the copy
+#: Of a tile that streams by beside one that is used again: what L2 is to do with their lines.
+MIXED = {
+    "producers": (1,),
+    "consumers": (1,),
+    "streamed": ("evict_normal", "evict_first", "evict_last"),
+    "reused": ("evict_normal", "evict_first", "evict_last"),
+}
 PIPELINE_TILES = (2048, 8192, 32768)
 
 
@@ -172,8 +181,14 @@ def _producer_warps() -> tuple[Mapping[str, tuple[int | str, ...]], ...]:
     )
 
 
-#: Mechanism → protocol → families of axes (constant → values); a protocol's kernels are their products. Stores and
-#: reductions have none yet.
+WAYS_OUT = {
+    "chunks": (1, 2, 4),
+    "stages": (1, 2, 4, 8),
+}  # of a block that fills a stage, then issues its store
+FRAGMENTS = {"layout": ("fragments",), "chunks": (4,)}  # of a warp group: 64 rows of 128 bytes
+
+#: Mechanism → protocol → families of axes (constant → values); a protocol's kernels are their products. Reductions have
+#: none yet.
 AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
     "ldg": {
         "stream": ({"chunks": CHUNKS, "policy": POLICIES},),
@@ -205,6 +220,8 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
     "tma_bulk": {
         "stream": ({"excess_bytes": (0, 16)},),
         "pipeline": tuple({"producers": (n,), "consumers": (n,)} for n in WARPS),
+        "prefetched": ({"producers": (1,), "consumers": (1,), "lead": LEADS},),
+        "mixed": (MIXED,),
         "gather": _gathers(),
         "chase": (
             {"wait": ("try_wait", "test_wait")},
@@ -216,6 +233,8 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
     "tma_tile": {
         "stream": ({"rank": (1, 2, 3, 4, 5)},),
         "pipeline": tuple({"producers": (n,), "consumers": (n,)} for n in WARPS),
+        "prefetched": ({"producers": (1,), "consumers": (1,), "lead": LEADS},),
+        "mixed": (MIXED,),
         "gather": _gathers(compute=("none",), table=("global", "none"))
         + _gathers(compute=("wgmma",), table=("global", "none")),
         "chase": (
@@ -227,6 +246,7 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
         "ring": ({"producers": (1, 2), "consumers": CONSUMERS}, {"producers": (4,), "consumers": (4,)}),
         "arrival": ({},),
         "visibility": ({},),
+        "descriptor": ({"use": ("plain", "prefetch", "replace")},),
     },
     "tma_multicast": {
         "ring": (
@@ -242,6 +262,14 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
         "arrival": ({},),
         "visibility": ({},),
     },
+    "stg": {
+        "drain": (
+            {"origin": ("registers", "shared"), "layout": ("rows",), "chunks": (1, 2, 4)},
+            {"origin": ("registers", "shared"), **FRAGMENTS},
+        )
+    },
+    "bulk_store": {"drain": ({"run": ("tile", "row"), **WAYS_OUT},)},
+    "tma_store": {"drain": ({"layout": ("rows",), **WAYS_OUT}, {**WAYS_OUT, **FRAGMENTS})},
     "dsm_load": {"ring": (HANDOVERS,), "exchange": ({},), "pair": ({},)},
     "dsm_store": {
         "exchange": ({"completion": ("async", "plain")},),

@@ -17,7 +17,7 @@ MAX_THREADS_PER_SM = 2048
 
 @dataclass(frozen=True)
 class Cell:
-    """A kernel of protocol `multistage` or `pipeline`, what it takes of an SM, and what it reads.
+    """A kernel of protocol `multistage`, `pipeline` or `prefetched`, what it takes of an SM, and what it reads.
 
     Attributes:
         spec: the kernel.
@@ -45,7 +45,7 @@ class Cell:
     @property
     def is_specialized(self) -> bool:
         """Whether some warps copy and others read."""
-        return self.spec.protocol == "pipeline"
+        return "consumers" in self.constants
 
     @property
     def consumers(self) -> int:

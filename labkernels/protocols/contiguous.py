@@ -63,12 +63,10 @@ class Contiguous:
     def launch(self, tiles: int, dump: int = 0) -> None:
         """Queue one launch; `dump` is the address for checked copies, or 0."""
         cell = self.configuration
-        unit = cell.operand.tile[-1] if self._map else cell.tile_bytes
         self._loaded.launch(
             self._config,
+            **self._walk(cell.operand.tile[-1] if self._map else cell.tile_bytes),
             source=self._map or self.memory,
-            outer_unit=unit,
-            outer_limit=unit * self.rows,
             tiles=tiles,
             tile_bytes=cell.tile_bytes,
             stages=cell.stages,
@@ -76,6 +74,10 @@ class Contiguous:
             sums=self._sums,
             statuses=self._statuses,
         )
+
+    def _walk(self, unit: int) -> dict[str, int]:
+        """Arguments that tell the kernel how to go from tile to tile, a tile being `unit` bytes or rows."""
+        return {"outer_unit": unit, "outer_limit": unit * self.rows}
 
     def require_arrived(self) -> None:
         """Wait for the launches; see `Statuses.require_arrived`."""
