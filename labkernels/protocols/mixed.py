@@ -15,7 +15,7 @@ from labkernels.protocols.stream import POISON, WrongBytes
 
 @dataclass(frozen=True, kw_only=True)
 class MixedCell(Cell):
-    """A kernel of protocol `mixed`: `footprint_bytes` stream by, behind `reused_bytes` that are used again and again."""
+    """A kernel of protocol `mixed`: `footprint_bytes` stream by, behind `reused_bytes` used over and over."""
 
     reused_bytes: int
 
