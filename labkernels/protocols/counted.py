@@ -14,6 +14,18 @@ from typing import Any
 from labkernels.device import Gpu, counters
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 
+#: Of a stream: bytes that leave memory, L2, the request coalescer and arrive in SMs, and the cycles they had.
+STREAM_COUNTERS = {
+    **{
+        name: column
+        for name, column in counters.MEMORY_PATH.items()
+        if "multicast" not in name and "programmatic" not in name
+    },
+    "lts__cycles_elapsed.max": "l2_cycles",
+    "lts__t_sectors_op_read.sum.peak_sustained": "l2_peak_bytes_per_l2_cycle",
+    "l1tex__m_xbar2l1tex_read_bytes.sum.peak_sustained": "sm_ingest_peak_bytes_per_cycle",
+}
+
 #: Kernels bound to their arguments, each with the tiles to launch, its data where they are to be.
 Ready = Callable[[Gpu, Any], Iterator[tuple[Any, int]]]
 

@@ -8,10 +8,9 @@ from labkernels.kernels.registry import KernelSpec, kernel
 from labkernels.operand import GIB, KIB, MIB
 from labkernels.protocols.cell import Cell, footprint_of_its_own
 from labkernels.protocols.contiguous import Contiguous
-from labkernels.protocols.counted import counted_experiment
+from labkernels.protocols.counted import STREAM_COUNTERS, counted_experiment
 from labkernels.protocols.memory import Memory
 from labkernels.studies.crossover.plain_loads import PAST_L1
-from labkernels.studies.crossover.stream_counters import COUNTED
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,6 @@ EXPERIMENT = counted_experiment(
     "pipeline_counters",
     "What did L2 itself read for the fastest streams, and what did its request coalescer add?",
     PRESETS,
-    COUNTED,
+    STREAM_COUNTERS,
     ready,
 )

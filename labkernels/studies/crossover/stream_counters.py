@@ -3,23 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkernels.device import Gpu, counters
+from labkernels.device import Gpu
 from labkernels.kernels.registry import kernel
 from labkernels.operand import GIB, KIB, MIB, TMA_THREADS, Pipeline, boxed_operand, linear_operand
-from labkernels.protocols.counted import counted_experiment
+from labkernels.protocols.counted import STREAM_COUNTERS, counted_experiment
 from labkernels.protocols.memory import Memory
 from labkernels.protocols.stream import Configuration, Stream
-
-COUNTED = {
-    **{
-        name: column
-        for name, column in counters.MEMORY_PATH.items()
-        if "multicast" not in name and "programmatic" not in name
-    },
-    "lts__cycles_elapsed.max": "l2_cycles",
-    "lts__t_sectors_op_read.sum.peak_sustained": "l2_peak_bytes_per_l2_cycle",
-    "l1tex__m_xbar2l1tex_read_bytes.sum.peak_sustained": "sm_ingest_peak_bytes_per_cycle",
-}
 
 
 @dataclass(frozen=True)
@@ -74,6 +63,6 @@ EXPERIMENT = counted_experiment(
     "stream_counters",
     "Which bytes leave L2, the coalescer and memory in a stream?",
     PRESETS,
-    COUNTED,
+    STREAM_COUNTERS,
     ready,
 )

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from labkernels.device import Gpu
 from labkernels.operand import KIB
 from labkernels.protocols.contiguous import Contiguous
-from labkernels.protocols.counted import counted_experiment
+from labkernels.protocols.counted import STREAM_COUNTERS, counted_experiment
 from labkernels.protocols.memory import Memory
-from labkernels.studies.crossover.l2_prefetch import Parameters, cells
-from labkernels.studies.crossover.stream_counters import COUNTED
+from labkernels.studies.l2.l2_prefetch import Parameters, cells
 
 PRESETS = {
     "quick": Parameters((8 * KIB, 32 * KIB), (2,), (8, 32)),
@@ -31,6 +30,6 @@ EXPERIMENT = counted_experiment(
     "l2_prefetch_counters",
     "Does memory deliver a tile twice when its prefetch was too early?",
     PRESETS,
-    COUNTED,
+    STREAM_COUNTERS,
     ready,
 )
