@@ -121,7 +121,7 @@ QUICK = {
 }
 #: Chapters that draw what the reader measured: in every chart, or in the first.
 DRAWN = {"multicast": all, "broadcast": all} | dict.fromkeys(
-    ("crossover", "index", "decide", "paged", "latency"), any
+    ("crossover", "index", "decide", "paged", "latency", "stores", "l2"), any
 )
 
 
@@ -165,6 +165,8 @@ def stand_in(stored_data, measured):
     "decide",
     "paged",
     "latency",
+    "stores",
+    "l2",
     "method",
     "gemm",
     "validation",
@@ -192,7 +194,7 @@ def test_what_another_gpu_measured_is_nowhere_said_of_the_first(name, tmp_path, 
     store, first = Store(tmp_path / "data"), select.gpus(Store())[-1]
     streams = ("throughput", "row_shape", "l2_footprint", "stream_counters")
     at_equal_cost = ("pipelines", "plain_loads", "pipeline_counters")
-    for measured in (*streams, *at_equal_cost, "latency", "issue", "issue_inline"):
+    for measured in (*streams, *at_equal_cost, "latency", "issue", "issue_inline", "descriptors"):
         stand_in(Store(), [])(measured, "full", store)
     done = execute(CHAPTERS[name], monkeypatch, gpu="GPU of a test", data_dir=str(store.root))
     assert "GPU of a test" in f"{done.said} {[chart.to_dict() for chart in done.charts]}"

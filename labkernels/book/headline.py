@@ -17,11 +17,13 @@ from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.crossover import prices
 from labkernels.studies.gemm import findings as gemm
+from labkernels.studies.l2 import findings as l2
 from labkernels.studies.latency import findings as latency
 from labkernels.studies.multicast import findings as multicast
 from labkernels.studies.multicast import whole_gpu
 from labkernels.studies.paged import findings as paged
 from labkernels.studies.stats import SEED, Measured, measured
+from labkernels.studies.stores import findings as stores
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,18 @@ def _tma_premium(frame: pd.DataFrame) -> tuple[float, float, float]:
 
 def _from_l2(**equal: object) -> Callable[[pd.DataFrame], tuple[float, float, float]]:
     return lambda frame: (prices.from_l2_itself(frame, **equal),) * 3
+
+
+def _within_a_poll(
+    find: Callable[[pd.DataFrame], float],
+) -> Callable[[pd.DataFrame], tuple[float, float, float]]:
+    """Between two polls of a barrier the clock does not see: the interval is that grain."""
+
+    def found(frame: pd.DataFrame) -> tuple[float, float, float]:
+        value = find(frame)
+        return value, value - latency.POLL_CYCLES, value + latency.POLL_CYCLES
+
+    return found
 
 
 def _crossover(frame: pd.DataFrame) -> tuple[float | None, float | None, float | None, str]:
@@ -101,6 +115,10 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "dsm_bulk_bytes_per_clock_per_sm": ("B/clk/SM", "dsm", broadcast.dsm_bulk_bytes_per_clock_per_sm),
     "dsm_load_latency_cycles": ("cycles", "cluster_latency", broadcast.dsm_load_latency_cycles),
     "paged_best_over_contiguous": ("ratio", "paged", paged.paged_best_over_contiguous),
+    "tma_store_over_st_global_hbm": ("ratio", "stores", stores.tma_store_over_st_global_hbm),
+    "l2_prefetch_gain_best": ("ratio", "l2_prefetch", l2.l2_prefetch_gain_best),
+    "descriptor_cold_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_cold_cycles)),
+    "descriptor_replace_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_replace_cycles)),
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),

@@ -12,7 +12,9 @@ from labkernels.operand import KIB, MIB, WARP
 from labkernels.protocols.burst import Burst
 from labkernels.protocols.cell import WARP_COPY_BYTES, Cell
 from labkernels.protocols.contiguous import Contiguous
+from labkernels.protocols.drain import BoundDrain, Drain
 from labkernels.protocols.memory import Memory
+from labkernels.protocols.mixed import Mixed, MixedCell
 from labkernels.protocols.stream import POISON, WrongBytes
 
 pytestmark = pytest.mark.gpu
@@ -53,6 +55,43 @@ def some_cells(spec):
             yield Cell(spec, "hbm", FOOTPRINT, tile_bytes, stages, (producers + consumers) * WARP)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [one for name in ("stg", "bulk_store", "tma_store") for one in kernels(name, "drain")],
+    ids=lambda spec: spec.name,
+)
+def test_every_byte_of_a_drain_is_written(spec, gpu):
+    constants = dict(spec.constants)
+    with Buffer(FOOTPRINT) as target:
+        for threads, ctas in ((128, 1), (256, 2)):
+            tile_bytes = threads * 16 * constants["chunks"]
+            shapes = (
+                [(128, 1), (128, 8)]
+                if constants.get("layout") == "fragments"
+                else [(min(2048, tile_bytes), 1)]
+            )
+            if constants.get("run") == "row" or constants.get("layout") == "rows":
+                shapes += [(64, 16), (512, 4)]
+            for row_bytes, columns in shapes:
+                bound = BoundDrain(
+                    gpu, Drain(spec, "l2", FOOTPRINT, threads, row_bytes, columns, ctas), target
+                )
+                bound.check()
+                bound.close()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [one for name in ("tma_bulk", "tma_tile") for one in kernels(name, "mixed")],
+    ids=lambda spec: spec.name,
+)
+def test_streamed_and_reused_tiles_come_in_turns(spec, gpu, memory):
+    cell = MixedCell(spec, "hbm", FOOTPRINT // 2, 8 * KIB, 4, 2 * WARP, reused_bytes=132 * 8 * KIB)
+    mixed = Mixed(gpu, cell, memory.buffer, memory.seed)
+    mixed.check(40)
+    mixed.close()
+
+
 def arrived(stream, tiles):
     with Buffer(stream.bytes_moved(tiles)) as dump:
         dump.set_bytes(POISON)
@@ -62,7 +101,9 @@ def arrived(stream, tiles):
 
 
 @pytest.mark.parametrize(
-    "spec", kernels(protocol="multistage") + kernels(protocol="pipeline"), ids=lambda s: s.name
+    "spec",
+    [one for name in ("multistage", "pipeline", "prefetched") for one in kernels(protocol=name)],
+    ids=lambda s: s.name,
 )
 def test_every_byte_is_what_numpy_says(gpu, memory, spec):
     memory.refill()

@@ -45,7 +45,7 @@ def l2_prefetch_gain_best(frame: pd.DataFrame) -> Ratio:
 
 def read_twice(counted: pd.DataFrame) -> pd.DataFrame:
     """Bytes that memory delivered over bytes that arrived, by lead: rows of `l2_prefetch_counters`."""
-    lead = counted["kernel"].str.extract(r"lead=(\d+)")[0].fillna(0).astype(int)
+    lead = counted["kernel"].str.extract(r"lead=(\d+)")[0].fillna("0").astype(int)
     return counted.assign(lead=lead, from_memory=counted["dram_read_bytes"] / counted["bytes_moved"])
 
 

@@ -53,7 +53,7 @@ def _no_prefetch_when_fed(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="tiles prefetched into L2",
     take="a lead that keeps the tiles of all SMs below 16 MiB",
     statement="Prefetch no more than a third of L2: beyond it lines leave before their copy, and come twice.",
-    scope=f"{STREAM}; lead × tile × SMs of 0.3 to 17 MiB against 33 to 132 MiB, L2 of 60 MiB; bytes from memory counted",
+    scope=f"{STREAM}; lead × tile × SMs of 0.3 to 17 MiB against 33 to 132 MiB, L2 of 60 MiB; memory counted",
     experiments=("l2_prefetch", "l2_prefetch_counters"),
 )
 def _not_too_far_ahead(frame: pd.DataFrame, counted: pd.DataFrame) -> tuple[bool, str]:

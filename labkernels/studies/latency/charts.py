@@ -16,6 +16,7 @@ WAYS = {
     "try_wait": "cp.async.bulk",
     "2d": "cp.async.bulk.tensor, 2-D",
 }
+MAP_PLACES = {"l2": "L2", "hbm": "HBM"}
 PLACES = {"l2_near": "from L2 (near)", "l2_far": "from L2 (far)", "hbm": "from HBM"}
 
 
@@ -109,6 +110,50 @@ def by_way(table: pd.DataFrame, published: pd.DataFrame) -> alt.FacetChart:
         others.mark_point(shape="diamond", filled=False, size=90).encode(x=x),
     ).properties(width=150, height=180)
     return panel.facet(column=alt.Column("place:N", title=None, sort=list(PLACES.values())))
+
+
+def tensor_maps(table: pd.DataFrame, own: pd.DataFrame) -> alt.HConcatChart:
+    """Cycles of a copy by how many maps are in use, and by how long before it its map was prefetched.
+
+    Args:
+        table: rows of one run of `descriptors`.
+        own: rows of the reader's own; may be none.
+    """
+
+    def panel(frame: pd.DataFrame, mine: pd.DataFrame, x: alt.X, title: str) -> alt.LayerChart:
+        by = [str(x.to_dict()["field"]), "place", "gpu", "run_id"]
+        medians = [
+            part.assign(place=part["source"].map(MAP_PLACES))
+            .groupby(by, as_index=False)[["arrived_cycles_p05", "arrived_cycles", "arrived_cycles_p95"]]
+            .median()
+            for part in (frame, mine)
+        ]
+        base, points = (
+            alt.Chart(part).encode(
+                x=x,
+                y=alt.Y("arrived_cycles:Q", title="SM cycles"),
+                color=alt.Color("place:N", title="The map lies in", sort=list(MAP_PLACES.values())),
+                tooltip=list(part.columns),
+            )
+            for part in medians
+        )
+        band = base.mark_area(opacity=0.2).encode(y=alt.Y("arrived_cycles_p05:Q"), y2="arrived_cycles_p95:Q")
+        chart = alt.layer(band, base.mark_line(), base.mark_point(filled=True, size=36))
+        if len(medians[1]):
+            chart += points.mark_point(**charts.OWN)
+        return chart.properties(width=270, height=240, title=title)
+
+    plain, prefetched = (
+        [frame[frame["use"].eq(use) & frame["blocks"].eq(1)] for frame in (table, own)]
+        for use in ("plain", "prefetch")
+    )
+    scale = alt.Scale(type="log", base=2)
+    maps = alt.X("maps:Q", title="Maps in use, in turns", scale=scale)
+    ahead = alt.X("ahead_cycles:Q", title="Cycles from prefetch to copy")
+    in_l2 = [frame[frame["source"].eq("l2")] for frame in plain]
+    return alt.hconcat(
+        panel(*in_l2, maps, "without a prefetch"), panel(*prefetched, ahead, "with prefetch.tensormap")
+    ).resolve_scale(y="shared")
 
 
 def per_copy(bursts: pd.DataFrame) -> pd.DataFrame:

@@ -50,6 +50,35 @@ def issue_slope_cycles(
     return float((long - short) / (longest - shortest))
 
 
+POLL_CYCLES = 43  # from a poll of a barrier to the next in the kernels of `descriptors`, as their rows show
+
+
+def map_cycles(
+    frame: pd.DataFrame, use: str, source: str = "l2", column: str = "arrived_cycles", **equal: int
+) -> float:
+    """Median over the rounds of a column of `descriptors`, of one block unless `equal` says otherwise.
+
+    Raises:
+        NotMeasured: maps were not used so.
+    """
+    return float(where(frame, use=use, source=source, **{"blocks": 1} | equal)[column].median())
+
+
+def most_maps(frame: pd.DataFrame) -> int:
+    """The largest number of maps in use, of which none is at hand when its turn comes."""
+    return int(where(frame, use="plain")["maps"].max())
+
+
+def descriptor_cold_cycles(frame: pd.DataFrame) -> float:
+    """What a copy takes longer when its map has to come from L2: a map of many against one in use."""
+    return map_cycles(frame, "plain", maps=most_maps(frame)) - map_cycles(frame, "plain", maps=1)
+
+
+def descriptor_replace_cycles(frame: pd.DataFrame) -> float:
+    """What a copy takes longer whose map was rewritten, published and acquired right before."""
+    return map_cycles(frame, "replace") - map_cycles(frame, "plain", maps=1)
+
+
 def burst_cycles(
     frame: pd.DataFrame, mechanism: str, train: int, transfer_bytes: int = 512, warps: int = 1
 ) -> float:

@@ -3,7 +3,13 @@
 import pandas as pd
 
 from labkernels.operand import KIB
-from labkernels.studies.latency.findings import burst_cycles, issue_slope_cycles, latency
+from labkernels.studies.latency.findings import (
+    burst_cycles,
+    issue_slope_cycles,
+    latency,
+    map_cycles,
+    most_maps,
+)
 from labkernels.studies.stats import where
 
 BULK, TILE, LOAD = ("tma_bulk", "try_wait"), ("tma_tile", "2d"), ("ldg", "register nc")
@@ -71,6 +77,28 @@ def transfers(frame: pd.DataFrame) -> dict[str, float]:
             f"cold_{name}": cycles(way, **cold),
         }
     return found
+
+
+def tensor_maps(frame: pd.DataFrame) -> dict[str, float]:
+    """What a tensor map costs its copy.
+
+    Args:
+        frame: rows of one run of `descriptors`.
+    """
+    many = most_maps(frame)
+    at_hand = map_cycles(frame, "plain", maps=1)
+    everywhere = int(where(frame, use="replace")["blocks"].max())
+    return {
+        "map_at_hand": at_hand,
+        "map_thousand": map_cycles(frame, "plain", maps=1024),
+        "map_from_l2": map_cycles(frame, "plain", maps=many) - at_hand,
+        "map_from_hbm": map_cycles(frame, "plain", "hbm", maps=many) - at_hand,
+        "map_late": map_cycles(frame, "prefetch", "hbm", ahead_cycles=400) - at_hand,
+        "map_replaced": map_cycles(frame, "replace", column="replaced_cycles"),
+        "map_published": map_cycles(frame, "replace", column="published_cycles"),
+        "map_replace": map_cycles(frame, "replace") - at_hand,
+        "map_replace_all": map_cycles(frame, "replace", blocks=everywhere) - at_hand,
+    }
 
 
 def issue(frame: pd.DataFrame) -> dict[str, float]:

@@ -4,8 +4,9 @@ import pandas as pd
 
 from labkernels.operand import KIB
 from labkernels.production.practice import TMA, Practice
-from labkernels.studies.latency.findings import burst_cycles, latency
+from labkernels.studies.latency.findings import burst_cycles, latency, map_cycles, most_maps
 from labkernels.studies.rule import Rules
+from labkernels.studies.stats import where
 
 RULES = Rules("latency", "latency")
 
@@ -57,7 +58,7 @@ def _issue_pays_from_2_kib(frame: pd.DataFrame) -> tuple[bool, str]:
     "descriptor_is_fetched_first",
     operands="a tensor copied once in a launch",
     take="TMA with the descriptor prefetched, or cp.async.bulk",
-    statement="Prefetch the tensor map: the first copy waits for it.",
+    statement="The first copy of a launch waits for its tensor map.",
     scope="one box of 16 bytes: the first of a launch against one in a chain, data and descriptor in L2 and HBM",
 )
 def _descriptor_is_fetched_first(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -69,4 +70,66 @@ def _descriptor_is_fetched_first(frame: pd.DataFrame) -> tuple[bool, str]:
     return l2 > 100, (
         f"The first tensor copy of a launch takes {l2:.0f} cycles longer with its descriptor in L2, "
         f"{hbm:.0f} with it in HBM."
+    )
+
+
+ROW = "one row of 128 bytes in L2, one block alone; resolution 43 cycles"
+
+
+@RULES.rule(
+    "prefetch_the_map",
+    operands="a tensor whose map is not in use yet",
+    take="prefetch.tensormap as the first instruction, 200 cycles before the copy; 800 if the map lies in HBM",
+    statement="A tensor map prefetched in time costs its copy nothing.",
+    scope=f"{ROW}; 4,096 maps in turns, in L2 and in HBM; prefetched 0 to 1,200 cycles before the copy",
+    experiments=("descriptors",),
+)
+def _prefetch_the_map(frame: pd.DataFrame) -> tuple[bool, str]:
+    many = most_maps(frame)
+    at_hand = map_cycles(frame, "plain", maps=1)
+    cold = [map_cycles(frame, "plain", source, maps=many) - at_hand for source in ("l2", "hbm")]
+    left = [
+        map_cycles(frame, "prefetch", source, ahead_cycles=ahead) - at_hand
+        for source, ahead in (("l2", 200), ("hbm", 800))
+    ]
+    return min(cold) > 100 and max(left) <= 0, (
+        f"A map from L2 costs {cold[0]:.0f} cycles, from HBM {cold[1]:.0f}; prefetched 200 and 800 cycles before, "
+        f"{max(left[0], 0):.0f} and {max(left[1], 0):.0f}."
+    )
+
+
+@RULES.rule(
+    "a_thousand_maps",
+    operands="many tensors: grouped GEMM, sequences of different length",
+    take="a map for each, up to a thousand for an SM",
+    statement="An SM keeps a thousand tensor maps at hand; of four thousand each comes from L2 again.",
+    scope=f"{ROW}; 1 to 4,096 maps of 128 bytes in turns",
+    experiments=("descriptors",),
+)
+def _a_thousand_maps(frame: pd.DataFrame) -> tuple[bool, str]:
+    one, thousand, more = (map_cycles(frame, "plain", maps=maps) for maps in (1, 1024, 4096))
+    return thousand - one <= 43 and more - one > 100, (
+        f"A copy takes {one:.0f} cycles with one map, {thousand:.0f} with 1,024 in turns, {more:.0f} with 4,096."
+    )
+
+
+@RULES.rule(
+    "rewrite_a_map_early",
+    operands="a tensor map that the kernel rewrites",
+    take="rewrite it a tile ahead, or have a map for each tensor",
+    statement="A map rewritten in the kernel costs its next copy a thousand cycles.",
+    scope=f"{ROW}; tensormap.replace of the address in shared memory, tensormap.cp_fenceproxy to global memory, "
+    "fence.proxy.tensormap, then the copy; one block, and one on every SM",
+    experiments=("descriptors",),
+)
+def _rewrite_a_map_early(frame: pd.DataFrame) -> tuple[bool, str]:
+    at_hand = map_cycles(frame, "plain", maps=1)
+    everywhere = int(where(frame, use="replace")["blocks"].max())
+    alone, together = (map_cycles(frame, "replace", blocks=blocks) - at_hand for blocks in (1, everywhere))
+    replaced, published = (
+        map_cycles(frame, "replace", column=column) for column in ("replaced_cycles", "published_cycles")
+    )
+    return min(alone, together) > 500, (
+        f"{alone:.0f} cycles more in one block, {together:.0f} when every SM does it: {replaced:.0f} until the map is "
+        f"rewritten, {published - replaced:.0f} until it is published, and the copy then fetches it from L2."
     )

@@ -16,6 +16,7 @@ CELL = [
 #: What a form of a store is called, and the rows that have it.
 FORMS: dict[str, dict[str, Any]] = {
     "st.global": {"mechanism": "stg", "origin": "registers", "layout": "rows"},
+    "shared memory, st.global": {"mechanism": "stg", "origin": "shared", "layout": "rows"},
     "st.global of fragments": {"mechanism": "stg", "origin": "registers", "layout": "fragments"},
     "fragments, shared memory, st.global": {"mechanism": "stg", "origin": "shared", "layout": "fragments"},
     "fragments, shared memory, TMA store": {"mechanism": "tma_store", "layout": "fragments"},
@@ -23,7 +24,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "shared memory, bulk store of a tile": {"mechanism": "bulk_store", "run": "tile"},
     "shared memory, bulk store of each row": {"mechanism": "bulk_store", "run": "row"},
 }
-DIRECT, FRAGMENTS, CARRIED, FRAGMENTS_BY_TMA, TMA, BULK_TILE, BULK_ROWS = FORMS
+DIRECT, _, FRAGMENTS, CARRIED, FRAGMENTS_BY_TMA, TMA, BULK_TILE, BULK_ROWS = FORMS
 
 
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
