@@ -49,11 +49,12 @@ def fragments(table: pd.DataFrame, own: pd.DataFrame) -> alt.FacetChart:
         tooltip=columns,
     )
     stored = base.transform_filter("datum.whose == 'stored'")
-    mine = base.transform_filter("datum.whose == 'own'")
     x = alt.X("median:Q", title=_RATE, scale=alt.Scale(zero=True))
-    panel = alt.layer(
+    layers = [
         stored.mark_rule(strokeWidth=4, opacity=0.4).encode(x=alt.X("p05:Q", title=_RATE), x2="p95:Q"),
         stored.mark_point(filled=True, size=70).encode(x=x),
-        mine.mark_point(**charts.OWN).encode(x=x),
-    ).properties(width=200, height=100)
+    ]
+    if len(own):
+        layers.append(base.transform_filter("datum.whose == 'own'").mark_point(**charts.OWN).encode(x=x))
+    panel = alt.layer(*layers).properties(width=200, height=100)
     return panel.facet(column=alt.Column("place:N", title=None, sort=list(PLACES.values())))
