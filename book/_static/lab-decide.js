@@ -1,8 +1,9 @@
 // The decision page: the formulas of labkernels/model/closed_form.py and the checks of labkernels/model/advisor.py, in the browser.
 (() => {
   const MECHANISMS = {};  // name: what it is, as labkernels/mechanisms.py says; from the page, in order of preference
-  const QUEUED = { hbm: ["latency", "bandwidth", "box rows", "DSM egress"], l2: ["latency", "bandwidth", "DSM egress"], computed: ["latency", "bandwidth", "DSM egress"] };
-  const VECTOR_BYTES = 16, PIPELINE_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015;
+  const QUEUED = { hbm: ["latency", "bandwidth", "box rows", "DSM egress"], l2: ["latency", "bandwidth", "SM ingress", "DSM egress"], computed: ["latency", "bandwidth", "DSM egress"] };
+  const VECTOR_BYTES = 16, PIPELINE_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015, SAME_FORM = 1.005;
+  const WARPS = [1, 2, 4], SMALL_TILE_BYTES = 8 * 1024;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
@@ -10,16 +11,34 @@
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
   const wayOf = (mechanism, load, share) => {
     const moves = MECHANISMS[mechanism];
-    if (moves.by_threads || !moves.touches_global) return mechanism;
+    if (!moves.touches_global) return mechanism;
     if (load.source === "computed" && moves.crosses_ctas) return "round trip";
-    if (moves.crosses_ctas) return mechanism;
-    return load.fan_out === 1 || load.pace === "apart" ? "tma" : share === "alone" ? "tma by neighbours" : "tma in a cluster";
+    if (moves.by_threads) return `${mechanism} ${load.pipeline}`;
+    if (moves.crosses_ctas) return `${mechanism} ${share}`;
+    return load.fan_out === 1 || load.pace === "apart" ? "tma" : "tma in step";
   };
   const sharesOf = (mechanism, load) => {
     const moves = MECHANISMS[mechanism];
     if (!moves.touches_global || load.source === "computed") return load.tile_bytes % (VECTOR_BYTES * load.fan_out) === 0 ? ["slices", "leader"] : ["leader"];
-    return load.fan_out > 1 && !moves.by_threads && !moves.crosses_ctas ? ["everyone", "alone"] : [""];
+    if (load.fan_out === 1 || moves.by_threads) return [""];
+    if (!moves.crosses_ctas) return ["everyone", "alone"];
+    return load.warps === 1 ? ["slices", "leader"] : ["leader"];
   };
+  const formOf = (load) =>
+    load.pipeline === "specialized" ? `${load.warps} + ${load.warps} warps` : load.barriers === 1 ? "multistage" : "multistage, two barriers";
+  function formsOf(mechanism, load, slots) {
+    const moves = MECHANISMS[mechanism], found = [];
+    if (moves.by_threads && moves.touches_global) {
+      const staged = { ...load, pipeline: "multistage" };
+      if (moves.through_registers) return [{ ...staged, tiles_in_flight: 1 }];
+      if (slots > 1) found.push({ ...staged, tiles_in_flight: slots - 1 });
+      found.push({ ...staged, tiles_in_flight: slots, barriers: 2 });
+    }
+    const inTurns = moves.touches_global && load.source !== "computed" && !load.lookups;
+    for (const warps of inTurns && (moves.crosses_ctas || load.tile_bytes <= SMALL_TILE_BYTES) ? WARPS : [1])
+      if (slots % warps === 0) found.push({ ...load, warps, tiles_in_flight: slots, threads: moves.by_threads ? 32 : load.threads });
+    return found;
+  }
   const smsOf = (load, of, share) =>
     share === "alone" ? Math.floor(of.gpu.sms_at_fan_out_1 / load.fan_out) * load.fan_out : of.gpu[`sms_at_fan_out_${load.fan_out}`];
 
@@ -56,19 +75,30 @@
     const moves = MECHANISMS[mechanism];
     if (!moves.touches_global || load.source === "computed") return forwarded(mechanism, load, of, share);
     const wayName = wayOf(mechanism, load, share), way = of[wayName], tile = load.tile_bytes;
-    const flight = moves.through_registers ? 1 : load.tiles_in_flight;
+    const flight = load.tiles_in_flight;
     const sms = smsOf(load, of, share);
     const inStep = load.fan_out > 1 && load.source === "l2" && wayName !== "tma";
-    let roundTrip = way[`latency_${load.source}_cycles`] + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
-    let issue = moves.through_registers ? 0 : way.handshake_cycles;
+    let roundTrip = of.gpu[`latency_${load.source}_cycles`] + way.overhead_cycles + tile / (inStep ? way : of.gpu).port_bytes_per_cycle;
+    let issue = moves.through_registers ? 0 : way.handshake_cycles / load.warps;
     if (moves.by_threads) {
-      const vectors = (of.threads.piece_cycles * tile) / VECTOR_BYTES / load.threads;
+      const each = load.lookups ? of.threads.piece_cycles : of.threads.vector_cycles;
+      const vectors = (each * tile) / VECTOR_BYTES / load.threads;
+      if (!moves.through_registers) {
+        const together = load.threads / 32 - (load.pipeline === "specialized" ? 1 : 0);
+        const synchronized = of.threads.warp_cycles * together + of.threads.barrier_cycles * (load.barriers - 1);
+        roundTrip += synchronized;
+        issue += synchronized;
+      }
+      issue += vectors / load.warps;
       roundTrip += vectors;
-      if (!moves.through_registers) issue += vectors + ((way.warp_cycles * load.threads) / 32) * load.ctas_per_sm;
     } else {
       let vectors = of.tma.copy_cycles * (load.copies - 1);
       if (load.lookups) vectors += of[mechanism].lookup_cycles * load.lookups;
       issue += vectors / load.issuers;
+    }
+    if (moves.crosses_ctas) {
+      const each = share === "slices" ? (way.peer_cycles * load.fan_out) / load.warps : way.serial_cycles;
+      issue = Math.max(issue + each, of["tma in step"].handshake_cycles / load.warps);
     }
     let onceFor = load.fan_out;
     if (wayName === "tma" && load.source === "l2") onceFor = 1;
@@ -102,14 +132,14 @@
     const [waiting, others] = [true, false].map((is) =>
       Object.keys(found).filter((name) => queued.includes(name) === is).map((name) => found[name]));
     const queue = load.source === "hbm" ? "hbm" : "l2";
-    const cycles = sum([sum(waiting, of.gpu[`${queue}_queue_sharpness`]), ...others], of.gpu.sharpness);
+    const cycles = sum([sum(waiting, of.gpu[`${queue}_queue_sharpness`]), ...others], of.gpu[`${queue}_sharpness`]);
     const gbps = ((load.tile_bytes * load.ctas_per_sm * smsOf(load, of, share)) / cycles) * (of.gpu.sm_clock_mhz / 1e3);
     const way = of[wayOf(mechanism, load, share)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
     const instructions = moves.by_threads
       ? Math.max(1, load.tile_bytes / VECTOR_BYTES / load.threads)
       : moves.pushes ? load.fan_out : (load.copies + load.lookups) / load.issuers;
-    return { mechanism, share, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
+    return { mechanism, share, form: formOf(load), warps: load.warps, load, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
 
   // What labkernels/forms.py and Question refuse, in the same words.
@@ -181,7 +211,27 @@
     bad(!alone, "one CTA needs the tile: there is nobody to share it with");
     bad(!q.index_rows || !moves.crosses_ctas, "sharing indexed tiles was not measured");
     bad(nothing || q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
+    if (!found.length) bad(formsIn(mechanism, q, { pitch, tile }).length > 0, `has no ${q.pipeline} pipeline`);
     return found;
+  }
+
+  function loadOf(q, { pitch, tile }) {
+    const copies = q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0;
+    return {
+      tile_bytes: tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || pitch === q.row_bytes,
+      tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, pipeline: "specialized", warps: 1, barriers: 1,
+      source: q.source, fan_out: q.cluster, pace: q.pace, copies: copies || 1, lookups: copies, issuers: q.issuers,
+      compute_cycles: q.compute_cycles,
+    };
+  }
+
+  const formsIn = (mechanism, q, shape) =>
+    formsOf(mechanism, loadOf(q, shape), q.stages).filter((one) => q.pipeline === "any" || q.pipeline === one.pipeline);
+
+  function fastestForm(found) {
+    const fastest = Math.max(...found.map((one) => one.gbps));
+    return found.filter((one) => one.gbps * SAME_FORM >= fastest)
+      .reduce((a, b) => (b.warps < a.warps || (b.warps === a.warps && b.gbps > a.gbps) ? b : a));
   }
 
   function bestGain(mechanism, load, of) {
@@ -212,23 +262,22 @@
       const why = reasons(name, q, shape, of);
       if (why.length) excluded[name] = why;
     }
-    const load = {
-      tile_bytes: shape.tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || shape.pitch === q.row_bytes,
-      tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, source: q.source, fan_out: q.cluster, pace: q.pace,
-      copies: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1,
-      lookups: q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0, issuers: q.issuers, compute_cycles: q.compute_cycles,
-    };
     const preference = Object.keys(MECHANISMS);
-    const ranked = preference.filter((name) => !(name in excluded)).map((name) => predict(name, load, of));
+    const ranked = preference.filter((name) => !(name in excluded))
+      .map((name) => fastestForm(formsIn(name, q, shape).map((one) => predict(name, one, of))));
     if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
-    ranked.sort((a, b) => b.gbps - a.gbps);
-    for (const one of ranked) one.time_us = (shape.tensor * q.cluster) / one.gbps / 1e3;
-    const tied = ranked.filter((one) => one.gbps >= ranked[0].gbps / NO_DIFFERENCE).map((one) => one.mechanism);
+    for (const one of ranked) {
+      const moves = MECHANISMS[one.mechanism], who = moves.by_threads && moves.touches_global ? one.mechanism : "tma";
+      const start = of[who][`start_${q.source === "hbm" ? "hbm" : "l2"}_us`], bytes = (shape.tensor * q.cluster) / one.gbps / 1e3;
+      [one.time_us, one.low_us, one.high_us] = [1, one.low, one.high].map((times) => start + bytes * times);
+    }
+    ranked.sort((a, b) => a.time_us - b.time_us);
+    const tied = ranked.filter((one) => one.time_us <= ranked[0].time_us * NO_DIFFERENCE).map((one) => one.mechanism);
     const place = (one) => preference.indexOf(one.mechanism);
     const choice = ranked.filter((one) => tied.includes(one.mechanism))
       .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a);
     const in_cluster = q.cluster > 1 ? choice.share !== "alone" : null;
-    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(choice.mechanism, load, of) };
+    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(choice.mechanism, choice.load, of) };
   }
 
   const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
@@ -259,7 +308,7 @@
         answer.textContent = advice.choice + (advice.in_cluster === null ? "" : advice.in_cluster ? ", in a cluster" : ", without a cluster: neighbouring CTAs");
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
-          body.append(row([one.share ? `${one.mechanism}, ${one.share}` : one.mechanism, `${number(one.time_us)} µs`, `${number(one.time_us * one.low)} to ${number(one.time_us * one.high)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
+          body.append(row([[one.mechanism, one.share, one.form].filter(Boolean).join(", "), `${number(one.time_us)} µs`, `${number(one.low_us)} to ${number(one.high_us)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
         for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, "excluded", "", "", why.join("; ")]));
         if (advice.gain > NO_DIFFERENCE) more.textContent = `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
       } catch (error) {

@@ -10,8 +10,8 @@ import pandas as pd
 from labkernels.charts.tables import Table
 from labkernels.forms import Entry, entries
 from labkernels.mechanisms import MECHANISMS
-from labkernels.model.advisor import PREFERENCE, Question, advise
-from labkernels.model.closed_form import IN_CLUSTERS, TERMS, Load, constants, predict
+from labkernels.model.advisor import PREFERENCE, Question, advise, fastest_form
+from labkernels.model.closed_form import IN_CLUSTERS, TERMS, Load, constants, forms_of, predict
 from labkernels.operand import KIB
 
 _STYLE = """
@@ -85,11 +85,16 @@ def typical(gpu: str) -> Table:
 
 
 def along_in_flight(gpu: str) -> pd.DataFrame:
-    """The model's throughput from HBM of a four-stage pipeline, by bytes in flight, with the interval of its errors."""
+    """The model's throughput from HBM of pipelines with four slots, by their bytes, with the interval of its errors."""
     of, pipeline = constants(gpu), Load(tile_bytes=8 * KIB, row_bytes=2 * KIB, threads=256)
-    tiles = [KIB << power for power in range(6)]
-    points = {(name, tile): predict(name, replace(pipeline, tile_bytes=tile), of)
-              for name in ("cp_async", "tma_tile") for tile in tiles}  # fmt: skip
+    tiles = [KIB << power for power in range(1, 6)]
+    points = {
+        (name, tile): fastest_form(
+            [predict(name, form, of) for form in forms_of(name, replace(pipeline, tile_bytes=tile), 4)]
+        )
+        for name in ("cp_async", "tma_tile")
+        for tile in tiles
+    }
     return pd.DataFrame(
         {
             "mechanism": name,

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from labkernels.commands import GPU, UPDATES, Answer, Option
 from labkernels.errors import LabError
+from labkernels.model.configurations import EXPERIMENTS, frames
 from labkernels.model.fit import save
+from labkernels.model.splits import OF_SOURCES, all_scores
 from labkernels.protocols.progress import track
 from labkernels.store import Store
 from labkernels.studies import select
@@ -28,7 +30,8 @@ def run(arguments: Namespace) -> Answer:
     names = select.require_gpus(store, arguments.gpu)
     notes = []
     for gpu in names:
-        without = save(store, gpu, track)
+        scores = all_scores(frames(store, gpu, (*EXPERIMENTS, *OF_SOURCES)), track)
+        without = save(store, gpu, track, scores)
         notes += [f"left out of the fit on {gpu}: {', '.join(without)}"] if without else []
     folders = dict.fromkeys(names, str(folder))
     return Answer({"models": folders}, "\n".join(folders.values()), notes=tuple(notes))

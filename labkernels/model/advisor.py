@@ -17,20 +17,26 @@ from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
     ALONE,
     IN_CLUSTERS,
+    MULTISTAGE,
     PREFERENCE,
+    SPECIALIZED,
     TERMS,
     Constants,
     Load,
     Prediction,
     best_gain,
     constants,
+    form_of,
+    forms_of,
     predict,
+    time_us,
 )
 from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Pipeline, round_up
 from labkernels.paths import DATA
 from labkernels.store import Store
 
 NO_DIFFERENCE = 1.015  # predictions nearer to each other are no difference: half the mean error of a time
+SAME_FORM = 1.005  # of one mechanism, more warps have to bring more than this
 NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
 #: Which answer of the form decides a quantity of the operand.
@@ -49,16 +55,17 @@ class Candidate:
 
     Attributes:
         mechanism: its name.
-        time_us: to bring the whole tensor to every CTA that needs it, all SMs at work.
+        time_us: to bring the whole tensor to every CTA that needs it, all SMs at work, start of the launch included.
         low_us: the interval of `time_us`: 5 % to 95 % of the model's errors on configurations it was not fitted to.
         high_us: its other end.
-        gbps: bytes delivered to shared memory over time.
+        gbps: bytes delivered to shared memory over time, the start of the launch left out.
         cycles_per_tile: period of one CTA's pipeline.
         binding: the largest term.
         terms: cycles of each term.
-        share: of DSM and of computed tiles, whether each CTA brings or makes its part (`slices`) or one all (`leader`);
-            where several CTAs load the same tile for themselves, whether as a cluster (`everyone`) or as neighbours
-            without one (`alone`), whichever is faster.
+        share: of multicast, DSM and computed tiles, whether each CTA brings or makes its part (`slices`) or one all
+            (`leader`); where several CTAs load the same tile for themselves, whether as a cluster (`everyone`) or as
+            neighbours without one (`alone`), whichever is faster.
+        form: the pipeline, in words: the fastest that the stages allow, more warps only where they bring something.
     """
 
     mechanism: str
@@ -70,6 +77,7 @@ class Candidate:
     binding: str
     terms: dict[str, float]
     share: str
+    form: str
 
 
 @dataclass(frozen=True)
@@ -135,9 +143,16 @@ class Question:
         most=MIB,
         power_of_two=True,
     )
-    stages: int = entry(4, help="tiles in flight of one CTA", least=1, most=1024)
+    stages: int = entry(4, help="tiles that a CTA's shared memory holds", least=1, most=1024)
+    pipeline: str = entry(
+        "any",
+        help="`specialized`: warps that copy and warps that read; `multistage`: all threads do both; or `any`",
+        choices=("any", SPECIALIZED, MULTISTAGE),
+    )
     ctas_per_sm: int = entry(1, help="CTAs on an SM", least=1, most=32)
-    threads: int = entry(128, help="threads of a CTA that copy, where threads copy", least=1, most=1024)
+    threads: int = entry(
+        128, help="threads of a CTA that copy a tile together, where threads copy", least=1, most=1024
+    )
     cluster: int = entry(1, help="CTAs that need the same tile", least=1, most=16)
     pace: str = entry(
         "together",
@@ -248,18 +263,22 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
     delivered = prod(operand.shape) * operand.element_bytes * load.fan_out
     _require_measured(question, operand, of)
     excluded = exclusions(question, operand, of)
-    found = {name: predict(name, load, of) for name in PREFERENCE if name not in excluded}
-    if not found:
+    forms = {name: forms_in(question, name) for name in PREFERENCE if name not in excluded}
+    if not forms:
         raise BadArgument(_nothing_left(excluded))
-    ranked = sorted(found.values(), key=lambda one: -one.gbps)
-    choice, tied = choose(ranked)
+    found = {name: fastest_form([predict(name, one, of) for one in its]) for name, its in forms.items()}
+    ranked = sorted(found.values(), key=lambda one: time_us(one, delivered, load.source, of))
+    whole = [replace(one, gbps=delivered / time_us(one, delivered, load.source, of) / 1e3) for one in ranked]
+    choice, tied = choose(whole)
     in_cluster = found[choice].share != ALONE if question.cluster > 1 else None
-    change, gain = best_gain(choice, load, of)
+    change, gain = best_gain(
+        choice, next(one for one in forms[choice] if form_of(one) == found[choice].form), of
+    )
     return Advice(
         gpu,
         choice,
         in_cluster,
-        tuple(_candidate(one, delivered) for one in ranked),
+        tuple(_candidate(one, delivered, load.source, of) for one in ranked),
         tied,
         {name: tuple(reason.replace("`", "") for reason in reasons) for name, reasons in excluded.items()},
         change,
@@ -290,6 +309,20 @@ def choose(ranked: list[Prediction]) -> tuple[str, tuple[str, ...]]:
     tied = tuple(one.mechanism for one in ranked if one.gbps >= bound)
     fewest = min((one for one in ranked if one.mechanism in tied), key=_effort)
     return fewest.mechanism, tied
+
+
+def forms_in(question: Question, mechanism: str) -> list[Load]:
+    """The pipelines that a mechanism may have in the stages of a question, of the kind it asks for."""
+    found = forms_of(mechanism, question.load(), question.stages)
+    return [one for one in found if question.pipeline in ("any", one.pipeline)]
+
+
+def fastest_form(found: list[Prediction]) -> Prediction:
+    """Of one mechanism's pipelines, those with the fewest warps first: the first that is nearly as fast as any."""
+    fastest = max(one.gbps for one in found)
+    return max(
+        (one for one in found if one.gbps * SAME_FORM >= fastest), key=lambda one: (-one.warps, one.gbps)
+    )
 
 
 def _effort(one: Prediction) -> tuple[float, int]:
@@ -323,6 +356,8 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
             reasons.append("the tile is computed in shared memory: there is nothing to load")
         elif question.cluster > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
+        if not reasons and not forms_in(question, name):
+            reasons.append(f"has no {question.pipeline} pipeline")
         if reasons:
             found[name] = tuple(reasons)
     return found
@@ -357,18 +392,16 @@ def run_ids(gpu: str, root: Path = DATA) -> tuple[str, ...]:
     return tuple(sorted({run for row in rows for run in row["run_ids"].split(";")}))
 
 
-def _candidate(one: Prediction, delivered: int) -> Candidate:
-    time_us = delivered / one.gbps / 1e3
+def _candidate(one: Prediction, delivered: int, source: str, of: Constants) -> Candidate:
     return Candidate(
         one.mechanism,
-        time_us,
-        time_us * one.low,
-        time_us * one.high,
+        *(time_us(one, delivered, source, of, times) for times in (1.0, one.low, one.high)),
         one.gbps,
         one.cycles_per_tile,
         one.binding,
         one.terms,
         one.share,
+        one.form,
     )
 
 
@@ -390,7 +423,7 @@ def _outside(load: Load, of: Constants) -> list[str]:
     quantities = {
         "tile_bytes": load.tile_bytes,
         "row_bytes": load.row_bytes,
-        "tiles_in_flight": load.tiles_in_flight,
+        "stages": load.tiles_in_flight,
         "ctas_per_sm": load.ctas_per_sm,
         "threads": load.threads,
     }
@@ -451,8 +484,8 @@ def describe(advice: Advice) -> str:
         lines.append(f"no difference within 1.5 %: {', '.join(advice.no_difference)}")
     for one in advice.ranked:
         lines.append(
-            f"  {one.mechanism:14} {one.share:8} {one.time_us:12,.1f} us  [{one.low_us:,.1f}, {one.high_us:,.1f}]  "
-            f"{one.gbps:9,.0f} GB/s  {one.binding}: {TERMS[one.binding]}"
+            f"  {one.mechanism:14} {one.share:8} {one.form:24} {one.time_us:12,.1f} us  "
+            f"[{one.low_us:,.1f}, {one.high_us:,.1f}]  {one.gbps:9,.0f} GB/s  {one.binding}: {TERMS[one.binding]}"
         )
     lines += [f"  {name:14} excluded: {reason}" for name, why in advice.excluded.items() for reason in why]
     if advice.change_gain > NO_DIFFERENCE:

@@ -17,7 +17,7 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None) -> alt
         parts: four sets of configurations by the panel's title, in the form of `fit.predicted` with `cell`.
         own: the reader's own rows in the same form, drawn into the first panel.
     """
-    columns = ["mechanism", "panel", "cell", "median", "predicted_gbps", "binding", "ratio", "run_id"]
+    columns = ["mechanism", "panel", "cell", "median", "predicted_gbps", "ratio", "run_id"]
     tables = [table.assign(panel=title)[columns] for title, table in parts.items()]
     points = pd.concat(tables, ignore_index=True)
     rates = points[["median", "predicted_gbps"]]
@@ -49,32 +49,41 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None) -> alt
     return alt.vconcat(alt.hconcat(*panels[:2]), alt.hconcat(*panels[2:]))
 
 
-def regret(cells: pd.DataFrame, sets: Mapping[str, str]) -> alt.LayerChart:
-    """Share of cells within a regret, a line for each set.
+def splits(scores: pd.DataFrame) -> alt.LayerChart:
+    """95th percentile of regret of each policy, a line of the chart for each split.
 
     Args:
-        cells: of `validate.all_choices`.
-        sets: `validate.SETS`, in the order of the legend.
+        scores: rows of table `splits` of one GPU.
     """
-    ranked = cells.sort_values("regret").assign(
-        share=lambda frame: frame.groupby("set")["regret"].rank(method="first", pct=True)
+    shown = [
+        "split",
+        "policy",
+        "cells",
+        "regret_mean",
+        "regret_p95",
+        "regret_p95_low",
+        "regret_p95_high",
+        "regret_max",
+    ]
+    table, order = scores[shown], list(dict.fromkeys(scores["policy"]))
+    pick = alt.selection_point(name="picked_policy", fields=["policy"], bind="legend")
+    y = alt.Y("split:N", title="Left out", sort=None)
+    scale = alt.Scale(type="log", nice=False)
+    base = alt.Chart(table).encode(
+        y=y,
+        color=alt.Color("policy:N", title="Who chooses", sort=order),
+        opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.1)),
     )
-    pick = alt.selection_point(name="picked_set", fields=["set"], bind="legend")
-    title, names = "Time of the choice over the best", alt.Scale(domain=list(sets))
-    scale = alt.Scale(domain=[1, max(1.1, 1.01 * cells["regret"].max())], nice=False)
-    shown = alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
-    base = alt.Chart(ranked[["set", "cell", "choice", "best", "regret", "share"]]).encode(
-        x=alt.X("share:Q", title="Share of cells", axis=alt.Axis(format="%")),
-        y=alt.Y("regret:Q", title=title, scale=scale),
-        color=alt.Color("set:N", title="Tested on", scale=names),
-        opacity=shown,
+    title = "Time of the choice over the best, 95th percentile"
+    rules = base.mark_rule().encode(
+        x=alt.X("regret_p95_low:Q", title=title, scale=scale), x2="regret_p95_high:Q"
     )
-    lines = base.mark_line(interpolate="step-after").encode(
-        strokeDash=alt.StrokeDash("set:N", title="Tested on", scale=names)
+    points = base.mark_point(filled=True, size=60).encode(
+        x=alt.X("regret_p95:Q", title=title, scale=scale),
+        shape=alt.Shape("policy:N", title="Who chooses", sort=order),
+        tooltip=[alt.Tooltip(name, format=".3f") if name.startswith("regret") else name for name in shown],
     )
-    tooltip = ["set", "cell", "choice", "best", alt.Tooltip("regret:Q", format=".3f")]
-    points = base.mark_point(filled=True, size=20).encode(tooltip=tooltip)
-    return alt.layer(lines.add_params(pick), points) + charts.ceiling(1.05, "5 % lost")
+    return alt.layer(rules.add_params(pick), points) + charts.ceiling(1.03, "3 % lost", axis="x")
 
 
 def projections(curves: Mapping[str, pd.DataFrame]) -> alt.TopLevelMixin:

@@ -4,13 +4,17 @@
 
 A term is the cycles that one tile of one CTA would take if nothing else were in the way (`terms`); the sum with a large
 exponent is nearly the largest of them, and a little more where two are close. `QUEUED` terms are first added with an
-exponent of their own: requests wait for each other before the rate of L2, and long before that of HBM, is reached. The
-same formulas are in `book/_static/lab-decide.js`; the tests compare them.
+exponent of their own: requests wait for each other before the rate of L2, and long before that of HBM, is reached.
+Numbers of a `Load` may be NumPy arrays, of as many configurations. The same formulas are in
+`book/_static/lab-decide.js`; the tests compare them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
+
+import numpy as np
 
 from labkernels.errors import NotMeasured
 from labkernels.kernels.registry import AXES
@@ -33,20 +37,25 @@ IN_CLUSTERS = tuple(
 SHARES = ("slices", "leader")  # each CTA loads or computes its part of a tile for all, or a leader all of it
 ALONE = "alone"
 UNICAST = ("everyone", ALONE)  # each CTA loads for itself: those of a cluster, or neighbours without one
+SPECIALIZED, MULTISTAGE = "specialized", "multistage"  # warps that copy and warps that read; all do both
+WARPS = (1, 2, 4)  # that copy, and as many that read
+SMALL_TILE_BYTES = (
+    8 * KIB
+)  # larger ones take longer than one warp needs from tile to tile, unless a multicast brings them
 VECTOR_BYTES = 16  # of a thread's instruction
 PIPELINE_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
 
 #: Terms whose requests wait for each other, by where the data lie.
 QUEUED = {
     "hbm": ("latency", "bandwidth", "box rows", "DSM egress"),
-    "l2": ("latency", "bandwidth", "DSM egress"),
+    "l2": ("latency", "bandwidth", "SM ingress", "DSM egress"),
     "computed": ("latency", "bandwidth", "DSM egress"),
 }
 
 #: What each term stands for, in cycles of one tile of one CTA.
 TERMS = {
     "latency": "the round trip of a stage, over the tiles in flight (Little's law)",
-    "issue": "the copies' instructions and the synchronization of the stage",
+    "issue": "the copies' instructions and the synchronization of the stage, over the warps that take turns",
     "bandwidth": "this tile's share of what HBM or L2 delivers to all SMs",
     "SM ingress": "this tile's share of what one SM takes in",
     "box rows": "rows of a box, one after the other",
@@ -65,7 +74,10 @@ class Load:
         is_dense: whether the next row follows at once; if not, other data lie between.
         tiles_in_flight: tiles that one CTA has under way, at most.
         ctas_per_sm: CTAs on each SM.
-        threads: copying threads of a CTA, where threads copy.
+        threads: that copy a tile together, where threads copy.
+        pipeline: `SPECIALIZED` or `MULTISTAGE`.
+        warps: of a specialized pipeline, that copy in turns, and as many that read.
+        barriers: a tile, of a multistage pipeline: after one of two a slot is refilled at once.
         source: where the data lie: `hbm` or `l2`; `computed` where the cluster makes them in shared memory.
         fan_out: CTAs that need the same tile, a cluster of them or neighbours.
         pace: whether they ask for it `together` or `apart`, by 1,000 cycles and more; multicast keeps them together.
@@ -81,6 +93,9 @@ class Load:
     tiles_in_flight: int = 4
     ctas_per_sm: int = 1
     threads: int = 128
+    pipeline: str = SPECIALIZED
+    warps: int = 1
+    barriers: int = 1
     source: str = "hbm"
     fan_out: int = 1
     pace: str = "together"
@@ -112,6 +127,8 @@ class Prediction:
         instructions: copies and page-table loads of a tile that the busiest thread issues.
         share: of DSM and of computed tiles, the faster of `SHARES`; of a tile that several CTAs load for themselves,
             the faster of `UNICAST`; else empty.
+        form: of the pipeline, in words.
+        warps: of a specialized pipeline, that copy, and as many that read.
     """
 
     mechanism: str
@@ -122,6 +139,8 @@ class Prediction:
     high: float
     instructions: float = 1.0
     share: str = ""
+    form: str = ""
+    warps: int = 1
 
     @property
     def binding(self) -> str:
@@ -129,21 +148,21 @@ class Prediction:
         return max(self.terms, key=self.terms.__getitem__)
 
 
-def way_of(mechanism: str, fan_out: int, source: str = "l2", share: str = "", pace: str = "together") -> str:
-    """Which constants a mechanism has: TMA is one way, CTAs in step are others, as their requests merge.
+def way_of(mechanism: str, load: Load, share: str = "") -> str:
+    """Which constants a mechanism has: TMA is one way, of CTAs in step another, as their requests merge.
 
     A computed tile is stored to L2 before it is multicast: a round trip.
     """
     moves = MECHANISMS[mechanism]
-    if moves.by_threads or not moves.touches_global:
+    if not moves.touches_global:
         return mechanism
-    if source == "computed" and moves.crosses_ctas:
+    if load.source == "computed" and moves.crosses_ctas:
         return "round trip"
+    if moves.by_threads:
+        return f"{mechanism} {load.pipeline}"
     if moves.crosses_ctas:
-        return mechanism
-    if fan_out == 1 or pace == "apart":
-        return "tma"
-    return "tma by neighbours" if share == ALONE else "tma in a cluster"
+        return f"{mechanism} {share}"
+    return "tma" if load.fan_out == 1 or load.pace == "apart" else "tma in step"
 
 
 def shares_of(mechanism: str, load: Load) -> tuple[str, ...]:
@@ -151,7 +170,44 @@ def shares_of(mechanism: str, load: Load) -> tuple[str, ...]:
     moves = MECHANISMS[mechanism]
     if not moves.touches_global or load.source == "computed":
         return SHARES if load.tile_bytes % (VECTOR_BYTES * load.fan_out) == 0 else SHARES[1:]
-    return UNICAST if load.fan_out > 1 and not moves.by_threads and not moves.crosses_ctas else ("",)
+    if load.fan_out == 1 or moves.by_threads:
+        return ("",)
+    if not moves.crosses_ctas:
+        return UNICAST
+    return (
+        SHARES if load.warps == 1 else SHARES[1:]
+    )  # in turns, slices were slower than one CTA's whole tiles
+
+
+def forms_of(mechanism: str, load: Load, slots: int) -> Iterator[Load]:
+    """An operand in each pipeline that a mechanism has in so many slots of shared memory, those with few warps first.
+
+    A multistage pipeline with one barrier a tile reads one slot while the others are under way; plain loads, which wait
+    in registers, need two slots and have one tile in flight. Warps that take turns need as many slots, or a multiple.
+    """
+    moves = MECHANISMS[mechanism]
+    if moves.by_threads and moves.touches_global:
+        staged = replace(load, pipeline=MULTISTAGE)
+        if moves.through_registers:
+            yield replace(staged, tiles_in_flight=1)
+            return
+        if slots > 1:
+            yield replace(staged, tiles_in_flight=slots - 1)
+        yield replace(staged, tiles_in_flight=slots, barriers=2)
+    in_turns = moves.touches_global and load.source != "computed" and not load.lookups
+    for warps in (
+        WARPS if in_turns and (moves.crosses_ctas or load.tile_bytes <= SMALL_TILE_BYTES) else WARPS[:1]
+    ):
+        if slots % warps == 0:
+            copying = 32 if moves.by_threads else load.threads
+            yield replace(load, pipeline=SPECIALIZED, warps=warps, tiles_in_flight=slots, threads=copying)
+
+
+def form_of(load: Load) -> str:
+    """A pipeline in words."""
+    if load.pipeline == SPECIALIZED:
+        return f"{load.warps} + {load.warps} warps"
+    return MULTISTAGE if load.barriers == 1 else f"{MULTISTAGE}, two barriers"
 
 
 def sms_of(load: Load, of: Constants, share: str = "") -> float:
@@ -176,26 +232,38 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     moves = MECHANISMS[mechanism]
     if not moves.touches_global or load.source == "computed":
         return _forwarded(mechanism, load, of, share)
-    way = way_of(mechanism, load.fan_out, load.source, share, load.pace)
-    tile = load.tile_bytes
-    flight = (
-        1 if moves.through_registers else load.tiles_in_flight
-    )  # one set of registers is waited for at a time
+    way = way_of(mechanism, load, share)
+    tile, flight = load.tile_bytes, load.tiles_in_flight
     sms = sms_of(load, of, share)
     in_step = load.fan_out > 1 and load.source == "l2" and way != "tma"
     port = of[way if in_step else "gpu", "port_bytes_per_cycle"]
-    round_trip = of[way, f"latency_{load.source}_cycles"] + tile / port
-    issue = 0.0 if moves.through_registers else of[way, "handshake_cycles"]
+    round_trip = of["gpu", f"latency_{load.source}_cycles"] + of[way, "overhead_cycles"] + tile / port
+    issue = 0.0 if moves.through_registers else of[way, "handshake_cycles"] / load.warps
     if moves.by_threads:
-        vectors = of["threads", "piece_cycles"] * tile / VECTOR_BYTES / load.threads
+        each = of[
+            "threads", "piece_cycles" if load.lookups else "vector_cycles"
+        ]  # with an address of its own, or not
+        vectors = each * tile / VECTOR_BYTES / load.threads
+        if not moves.through_registers:  # all warps that copy one tile meet at its barrier
+            together = load.threads / 32 - (load.pipeline == SPECIALIZED)
+            synchronized = of["threads", "warp_cycles"] * together
+            synchronized += of["threads", "barrier_cycles"] * (load.barriers - 1)
+            round_trip += synchronized
+            issue += synchronized
+        issue += vectors / load.warps
         round_trip += vectors
-        if not moves.through_registers:  # warps of all CTAs arrive through one SM's shared memory
-            issue += vectors + of[way, "warp_cycles"] * load.threads / 32 * load.ctas_per_sm
     else:
-        vectors = of["tma", "copy_cycles"] * (load.copies - 1)
+        copying = of["tma", "copy_cycles"] * (load.copies - 1)
         if load.lookups:
-            vectors += of[mechanism, "lookup_cycles"] * load.lookups
-        issue += vectors / load.issuers
+            copying += of[mechanism, "lookup_cycles"] * load.lookups
+        issue += copying / load.issuers
+    if moves.crosses_ctas:  # who brings a whole tile waits for all CTAs; of slices, as many copies arrive
+        each = (
+            of[way, "peer_cycles"] * load.fan_out / load.warps
+            if share == SHARES[0]
+            else of[way, "serial_cycles"]
+        )
+        issue = np.maximum(issue + each, of["tma in step", "handshake_cycles"] / load.warps)
     found = {"latency": round_trip / flight, "issue": issue}
 
     # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
@@ -203,12 +271,12 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     if way == "tma" and load.source == "l2":
         once_for = 1.0
     elif moves.takes_tensor_map and not moves.crosses_ctas and in_step:
-        once_for = min(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
+        once_for = np.minimum(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
     efficiency = _row_efficiency(mechanism, load, of)
     asked = tile * load.ctas_per_sm * sms
     found["bandwidth"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
     if way == "tma" and load.fan_out > 1:  # apart, L2 reads for every CTA what HBM brought once
-        found["bandwidth"] = max(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
+        found["bandwidth"] = np.maximum(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
     found["SM ingress"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
     if moves.takes_tensor_map:
         found["box rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
@@ -219,7 +287,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
 
 def _forwarded(mechanism: str, load: Load, of: Constants, share: str) -> dict[str, float]:
     """Terms of a tile that goes from shared memory to shared memory, pushed, pulled, or by L2 and multicast."""
-    moves, way = MECHANISMS[mechanism], way_of(mechanism, load.fan_out, load.source)
+    moves, way = MECHANISMS[mechanism], way_of(mechanism, load)
     tile, others, at_once = load.tile_bytes, load.fan_out - 1, load.ctas_per_sm
     own = tile / load.fan_out if share == "slices" else tile  # what one CTA loads or computes, and forwards
     sms = sms_of(load, of)
@@ -252,11 +320,12 @@ def _forwarded(mechanism: str, load: Load, of: Constants, share: str) -> dict[st
 
 def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
     """Share of HBM's rate that rows far apart get; a tensor map promotes its requests to 128 bytes and has no loss."""
-    if load.source != "hbm" or load.is_dense or not MECHANISMS[mechanism].by_threads or load.row_bytes >= 128:
+    if load.source != "hbm" or load.is_dense or not MECHANISMS[mechanism].by_threads:
         return 1.0
-    return (
+    short = (
         of["threads", "short_row_share_at_16"] * (load.row_bytes / 16) ** of["threads", "short_row_exponent"]
     )
+    return np.where(load.row_bytes < 128, short, 1.0)
 
 
 def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
@@ -264,21 +333,51 @@ def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Predi
     if not share and (possible := shares_of(mechanism, load)) != ("",):
         return max((predict(mechanism, load, of, one) for one in possible), key=lambda one: one.gbps)
     found = terms(mechanism, load, of, share)
-    queued = [term for name, term in found.items() if name in QUEUED[load.source]]
-    others = [term for name, term in found.items() if name not in QUEUED[load.source]]
-    queue = "hbm" if load.source == "hbm" else "l2"
-    period = _sum([_sum(queued, of["gpu", f"{queue}_queue_sharpness"]), *others], of["gpu", "sharpness"])
-    gbps = (
-        load.tile_bytes
-        * load.ctas_per_sm
-        * sms_of(load, of, share)
-        / period
-        * of["gpu", "sm_clock_mhz"]
-        / 1e3
-    )
-    way = way_of(mechanism, load.fan_out, load.source, share, load.pace)
+    period = _period(found, load.source, of)
+    way = way_of(mechanism, load, share)
     ratios = of[way, "ratio_p05"], of[way, "ratio_p95"]
-    return Prediction(mechanism, found, period, gbps, *ratios, instructions(mechanism, load), share)
+    rate = _gbps(load, of, share, period)
+    return Prediction(
+        mechanism,
+        found,
+        period,
+        rate,
+        *ratios,
+        instructions(mechanism, load),
+        share,
+        form_of(load),
+        load.warps,
+    )
+
+
+def start_us(mechanism: str, source: str, of: Constants) -> float:
+    """What a launch takes beside its bytes at the full rate: its start, and one tile's way."""
+    moves = MECHANISMS[mechanism]
+    who = mechanism if moves.by_threads and moves.touches_global else "tma"
+    return of[who, f"start_{'hbm' if source == 'hbm' else 'l2'}_us"]
+
+
+def time_us(one: Prediction, nbytes: float, source: str, of: Constants, times: float = 1.0) -> float:
+    """Time of a launch that delivers some bytes; `times`: the ratio by which the time of the bytes may be off."""
+    return start_us(one.mechanism, source, of) + nbytes / one.gbps / 1e3 * times
+
+
+def gbps(mechanism: str, load: Load, of: Constants, share: str) -> float:
+    """The rate alone, of one configuration or, in arrays, of many."""
+    return _gbps(load, of, share, _period(terms(mechanism, load, of, share), load.source, of))
+
+
+def _gbps(load: Load, of: Constants, share: str, period: float) -> float:
+    at_once = load.tile_bytes * load.ctas_per_sm * sms_of(load, of, share)
+    return at_once / period * of["gpu", "sm_clock_mhz"] / 1e3
+
+
+def _period(found: dict[str, float], source: str, of: Constants) -> float:
+    queued = [term for name, term in found.items() if name in QUEUED[source]]
+    others = [term for name, term in found.items() if name not in QUEUED[source]]
+    queue = "hbm" if source == "hbm" else "l2"
+    waited = _sum(queued, of["gpu", f"{queue}_queue_sharpness"])
+    return _sum([waited, *others], of["gpu", f"{queue}_sharpness"])
 
 
 def instructions(mechanism: str, load: Load) -> float:
@@ -292,7 +391,7 @@ def instructions(mechanism: str, load: Load) -> float:
 
 
 def _sum(parts: list[float], exponent: float) -> float:
-    largest = max(parts)
+    largest = reduce(np.maximum, parts)
     return largest * sum((part / largest) ** exponent for part in parts) ** (1 / exponent)
 
 

@@ -1,47 +1,46 @@
-"""What was measured, as the model sees it: configurations of streams and pipelines, fitted ones and those held out."""
+"""What was measured, as the model sees it: pipelines of one CTA and of clusters, each with its form and its slots."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from itertools import product
 
 import pandas as pd
 
-from labkernels.model.closed_form import ALONE, CROSSING, SHARES, UNICAST, Constants, Load, predict
+from labkernels.model.closed_form import (
+    CROSSING,
+    MULTISTAGE,
+    SHARES,
+    SPECIALIZED,
+    UNICAST,
+    WARPS,
+    Constants,
+    Load,
+    gbps,
+)
 from labkernels.operand import LONGEST_ROW_BYTES
 from labkernels.store import Store
 from labkernels.studies import select
-from labkernels.studies.cluster_rows import PLAIN, RATE
+from labkernels.studies.cluster_rows import IN_STEP, PLAIN, RATE
+from labkernels.studies.crossover.plain_loads import PAST_L1
 from labkernels.studies.stats import having, spread
 
-HELD_OUT_OF = 3  # every third cell, by its hash
-LOAD = [
-    "tile_bytes",
-    "row_bytes",
-    "is_dense",
-    "tiles_in_flight",
-    "ctas_per_sm",
-    "threads",
-    "source",
-    "fan_out",
-]
-CELL = ["source", "tile_bytes", "row_bytes", "is_dense", "tiles_in_flight", "ctas_per_sm", "fan_out"]
-TABLE = [
-    "experiment",
-    "run_id",
-    "mechanism",
-    "variant",
-    *LOAD,
-    "p05",
-    "median",
-    "p95",
-]
+#: What tells the formulas of two configurations apart, and their numbers.
+KIND = ["mechanism", "variant", "pipeline", "source", "fan_out", "is_dense"]
+NUMBERS = ["tile_bytes", "row_bytes", "tiles_in_flight", "ctas_per_sm", "threads", "warps", "barriers"]
+LOAD = [*NUMBERS, "pipeline", "source", "fan_out", "is_dense"]
+#: What rivals for one place have in common: shared memory, CTAs and the operand.
+CELL = ["experiment", "source", "tile_bytes", "row_bytes", "is_dense", "slots", "ctas_per_sm", "fan_out"]
+TABLE = ["experiment", "run_id", "mechanism", "variant", *LOAD, "slots", "p05", "median", "p95"]
 
 #: Experiments that constants are fitted to or read off.
-EXPERIMENTS = ("throughput", "row_shape", "multicast_fair", "issue", "handover")
+EXPERIMENTS = (
+    "pipelines", "plain_loads", "row_shape", "multicast_fair", "short_kernels", "issue", "issue_inline", "handover",
+)  # fmt: skip
+#: Those of them with loads side by side.
+LOADS = ("pipelines", "plain_loads", "row_shape", "multicast_fair")
 
-#: What the model is of among streams, by mechanism and variant: cp.async by groups and plain loads, as in the rules.
-STREAMS = (("ldg", "nc"), ("cp_async", "group"), ("tma_bulk", ""), ("tma_tile", "2d"), ("tma_tile", "3d"))
-#: And of pipelines of clusters, by mechanism and share.
+#: Streams of `row_shape`, by mechanism and variant.
+STREAMS = (("cp_async", "group"), ("tma_tile", "2d"), ("tma_tile", "3d"))
+#: And pipelines of clusters, by mechanism and share.
 PIPELINES = (*product(["tma_tile"], UNICAST), *product(CROSSING, SHARES))
 
 Frames = Mapping[str, pd.DataFrame]
@@ -62,42 +61,76 @@ def _among(frame: pd.DataFrame, kind: str, chosen: Iterable[tuple[str, str]]) ->
 
 
 def left_out(rows: Frames) -> list[str]:
-    """What was measured as streams or by pipelines and the model is not of: mechanisms, and variants of the others."""
-    found = set()
-    for name in {"throughput", "row_shape"} & set(rows):
-        others = rows[name][~_among(rows[name], "variant", STREAMS)]
-        found |= set((others["mechanism"] + " " + others["variant"]).str.strip())
-    for name in {"multicast_fair", "handover"} & set(rows):
-        found |= set(rows[name]["mechanism"]) - {mechanism for mechanism, _ in PIPELINES}
-    return sorted(found)
-
-
-def streams(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `throughput` as configurations: columns `TABLE`."""
-    frame = frame[_among(frame, "variant", STREAMS)]
-    frame = frame[frame["mechanism"].ne("ldg") | frame["tile_bytes"].gt(16 * frame["threads"])]
-    by = ["mechanism", "variant", "source", "tile_bytes", "ctas_per_sm", "threads", "bytes_in_flight_per_sm"]
-    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="throughput")
-    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
-    return table.assign(
-        row_bytes=table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
-        is_dense=True,
-        tiles_in_flight=flight,
-        fan_out=1,
+    """Mechanisms that were measured side by side with the model's, and that it is not of."""
+    known = {name for name, _ in (*STREAMS, *PIPELINES)} | {"tma_bulk", "ldg"}
+    return sorted(
+        {name for key in {*LOADS, "handover"} & set(rows) for name in set(rows[key]["mechanism"])} - known
     )
 
 
-def shapes(frame: pd.DataFrame) -> pd.DataFrame:
+def contiguous(frame: pd.DataFrame, experiment: str, start_us: Mapping[str, float]) -> pd.DataFrame:
+    """Rows of `pipelines`, `plain_loads` or `short_kernels` as configurations: columns `TABLE`.
+
+    Of cp.async those that prefetch 128 bytes, of plain loads those past L1 with one set of registers, as best forms
+    are; from L2 those of which every block has tiles of its own.
+
+    Args:
+        frame: the rows.
+        experiment: whose.
+        start_us: what a launch takes besides, by source: not a matter of the rate.
+    """
+    best = frame["prefetch"].eq("none") == ~frame["mechanism"].eq("cp_async")
+    if "policy" in frame:
+        best &= frame["policy"].eq(PAST_L1) & frame["sets"].eq(1)
+    own = frame["order"].eq("own") | frame["source"].eq("hbm")
+    frame = frame[best & own & frame["destination"].eq("shared")]
+    steady = frame["duration_us"] - frame["source"].map(start_us)
+    rate = frame["bytes_moved"] / steady / 1e3
+    together = frame["share"].eq("together")
+    staged = frame["pipeline"].eq(MULTISTAGE)
+    flight = frame["bytes_in_flight_per_sm"] // frame["tile_bytes"] // frame["ctas_per_sm"]
+    frame = frame.assign(
+        gbps=rate,
+        slots=frame["stages"],
+        tiles_in_flight=flight,
+        barriers=1 + (staged & frame["stages"].eq(flight)),
+        warps=frame["consumer_warps"].where(~staged, 1),
+        threads=32 * frame["producer_warps"].where(together, 1),
+        pipeline=frame["pipeline"].where(staged, SPECIALIZED),
+        variant="",
+        row_bytes=frame["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
+        is_dense=True,
+        fan_out=1,
+    )
+    frame = frame[
+        staged | ~together
+    ]  # several warps for one tile: no faster than in turns, and no form of their own
+    by = ["run_id", "mechanism", "variant", *LOAD, "slots"]
+    return spread(frame, by, "gbps").assign(experiment=experiment)[TABLE]
+
+
+def shapes(frame: pd.DataFrame, start_us: Mapping[str, float]) -> pd.DataFrame:
     """Rows of `row_shape` as configurations, as the advisor has them: short rows are promoted to 128 bytes."""
     frame = frame[_among(frame, "variant", STREAMS) & frame["swizzle"].eq("none")]
     promoted = frame["inner_bytes"].lt(128) * 128
     frame = frame[frame["mechanism"].ne("tma_tile") | frame["l2_promotion_bytes"].eq(promoted)]
-    by = ["mechanism", "variant", "source", "inner_bytes", "pitch_bytes", "tile_bytes", "ctas_per_sm", "threads",
-          "bytes_in_flight_per_sm"]  # fmt: skip
-    table = spread(frame, ["run_id", *by], "gbps").assign(experiment="row_shape")
-    flight = table["bytes_in_flight_per_sm"] // table["tile_bytes"] // table["ctas_per_sm"]
-    dense = table["inner_bytes"].eq(table["pitch_bytes"])
-    return table.assign(row_bytes=table["inner_bytes"], is_dense=dense, tiles_in_flight=flight, fan_out=1)
+    staged = frame["mechanism"].eq("cp_async")
+    frame = frame.assign(
+        gbps=frame["bytes_moved"] / (frame["duration_us"] - frame["source"].map(start_us)) / 1e3,
+        tiles_in_flight=frame["bytes_in_flight_per_sm"] // frame["tile_bytes"] // frame["ctas_per_sm"],
+        slots=frame["stages"].where(
+            ~staged, frame["stages"] - 1
+        ),  # one more slot was no matter of the question
+        pipeline=staged.map({True: MULTISTAGE, False: SPECIALIZED}),
+        warps=1,
+        barriers=1,
+        variant="",
+        row_bytes=frame["inner_bytes"],
+        is_dense=frame["inner_bytes"].eq(frame["pitch_bytes"]),
+        fan_out=1,
+    )
+    by = ["run_id", "mechanism", "variant", *LOAD, "slots"]
+    return spread(frame, by, "gbps").assign(experiment="row_shape")[TABLE]
 
 
 def pipelines(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
@@ -105,47 +138,48 @@ def pipelines(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
 
     Rates are from the blocks' own clocks: a launch takes some microseconds more, and is short in `broadcast`.
     """
-    frame = having(frame[_among(frame, "share", PIPELINES) & frame["fan_out"].gt(1)], **PLAIN)
-    frame = frame.assign(gbps=frame[RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3)
-    pipeline = ["mechanism", "source", "tile_bytes", "stages", "fan_out", "ctas"]
-    table = spread(frame, ["run_id", *pipeline, "share"], "gbps").assign(experiment=experiment)
-    table = table.rename(columns={"stages": "tiles_in_flight", "share": "variant"})
-    rows = table["tile_bytes"].clip(upper=LONGEST_ROW_BYTES)
-    return table.assign(row_bytes=rows, is_dense=True, ctas_per_sm=1, threads=32)
-
-
-def fastest_pipelines(frame: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Pipelines as the advisor would run them: by slices or by one CTA, whichever was faster; neighbours apart."""
-    table = pipelines(frame, experiment)
-    pipeline = ["mechanism", "source", "tile_bytes", "tiles_in_flight", "fan_out", "ctas"]
-    alone = table["variant"].eq(ALONE)
-    return table.loc[table.groupby([*pipeline, alone.rename("alone")])["median"].idxmax()]
-
-
-def configurations(rows: Frames) -> pd.DataFrame:
-    """The microbenchmarks' configurations of loads from global memory: columns `TABLE`, `held_out`."""
-    parts = [
-        streams(rows["throughput"]),
-        shapes(rows["row_shape"]),
-        fastest_pipelines(rows["multicast_fair"], "multicast_fair"),
+    in_step = having(frame, **{name: PLAIN[name] for name in ("scope", "arrivers", *IN_STEP)})
+    frame = in_step[
+        _among(in_step, "share", PIPELINES)
+        & in_step["fan_out"].gt(1)
+        & in_step["producers"].eq(in_step["consumers"])
+        & in_step["producers"].isin(WARPS)
+        & (
+            in_step["producers"].eq(1)
+            | ~(in_step["mechanism"].isin(CROSSING) & in_step["share"].eq(SHARES[0]))
+        )
     ]
-    return divided(pd.concat([part[TABLE] for part in parts if len(part)], ignore_index=True))
+    frame = frame.assign(
+        gbps=frame[RATE] * frame["ctas"] * frame["sm_clock_mhz_median"] / 1e3,
+        variant=frame["share"],
+        warps=frame["producers"],
+        tiles_in_flight=frame["stages"],
+        slots=frame["stages"],
+        row_bytes=frame["tile_bytes"].clip(upper=LONGEST_ROW_BYTES),
+        is_dense=True,
+        ctas_per_sm=1,
+        threads=32,
+        pipeline=SPECIALIZED,
+        barriers=1,
+    )
+    by = ["run_id", "mechanism", "variant", *LOAD, "slots"]
+    return spread(frame, by, "gbps").assign(experiment=experiment)[TABLE]
 
 
-def forwarding(frame: pd.DataFrame) -> pd.DataFrame:
-    """The pipelines of `handover`, each share by itself: tiles through DSM, and computed; as `configurations`."""
-    return divided(pipelines(frame, "handover")[TABLE].reset_index(drop=True))
+def configurations(rows: Frames, start_us: Mapping[str, float]) -> pd.DataFrame:
+    """The microbenchmarks' configurations of loads from global memory: columns `TABLE`.
 
-
-def divided(table: pd.DataFrame) -> pd.DataFrame:
-    """Configurations with `held_out`."""
-    return table.assign(held_out=[held_out(cell) for cell in table[CELL].itertuples(index=False)])
-
-
-def held_out(cell: Iterable[object]) -> bool:
-    """Whether a cell is for testing: what all mechanisms share goes the same way, whatever its numbers."""
-    text = "/".join(str(value) for value in cell)
-    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_OF == 0
+    Args:
+        rows: of `frames`, of `LOADS` at least.
+        start_us: see `contiguous`.
+    """
+    parts = [
+        contiguous(rows["pipelines"], "pipelines", start_us),
+        contiguous(rows["plain_loads"], "plain_loads", start_us),
+        shapes(rows["row_shape"], start_us),
+        pipelines(rows["multicast_fair"], "multicast_fair"),
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def load_of(row: object) -> Load:
@@ -153,15 +187,18 @@ def load_of(row: object) -> Load:
     return Load(**{name: getattr(row, name) for name in LOAD})
 
 
+def groups(table: pd.DataFrame) -> Iterable[tuple[str, Load, str, pd.Index]]:
+    """Configurations whose formulas are the same: mechanism, an operand of arrays, share, and the rows' index."""
+    for kind, rows in table.groupby(KIND, sort=False):
+        said = dict(zip(KIND, kind, strict=True))
+        numbers = {name: rows[name].to_numpy(float) for name in NUMBERS}
+        same = {name: said[name] for name in ("pipeline", "source", "fan_out", "is_dense")}
+        yield said["mechanism"], Load(**numbers, **same), said["variant"], rows.index
+
+
 def predicted(table: pd.DataFrame, of: Constants) -> pd.DataFrame:
-    """Configurations with `predicted_gbps`, `binding`, and `ratio`: measured cycles over predicted."""
-    found = [
-        predict(row.mechanism, load_of(row), of, row.variant if row.variant in UNICAST else "")
-        for row in table.itertuples(index=False)
-    ]
-    return table.assign(
-        predicted_gbps=[one.gbps for one in found],
-        binding=[one.binding for one in found],
-        instructions=[one.instructions for one in found],
-        ratio=[one.gbps for one in found] / table["median"],
-    )
+    """Configurations with `predicted_gbps`, and `ratio`: measured cycles over predicted."""
+    rate = pd.Series(0.0, index=table.index)
+    for mechanism, load, share, index in groups(table):
+        rate[index] = gbps(mechanism, load, of, share)
+    return table.assign(predicted_gbps=rate, ratio=rate / table["median"])

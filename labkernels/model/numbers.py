@@ -4,8 +4,10 @@ import pandas as pd
 
 from labkernels.charts.text import kib, percent
 from labkernels.model import project, validate
+from labkernels.model.choosing import ADVISOR, score
 from labkernels.model.closed_form import constants
 from labkernels.model.fit import FORWARDED_NAMES, NAMES
+from labkernels.operand import KIB, MIB
 from labkernels.store import Store
 from labkernels.store.provenance import kernels_unchanged
 from labkernels.studies.stats import where
@@ -23,13 +25,12 @@ def advisor(cells: pd.DataFrame, production: pd.DataFrame) -> dict[str, str | fl
         cells: of `validate.all_choices`.
         production: of `validate.production`.
     """
-    scores = {name: validate.score(rows) for name, rows in cells.groupby("set", sort=False)}
-    first, flash = scores["held out"], scores["FlashAttention-3"]
+    cells = where(cells, policy=ADVISOR)
+    scores = {name: score(rows) for name, rows in cells.groupby("set", sort=False)}
+    flash = scores["FlashAttention-3"]
     return {
-        "cells": first.cells,
-        "agreement": percent(first.agreement),
-        "regret_p95": f"{first.regret_p95:.3f}",
-        "regret_worst": f"{first.regret_worst:.3f}",
+        "card_agreement": percent(scores["another card"].agreement),
+        "card_p95": f"{scores['another card'].regret_p95:.3f}",
         "broadcast_agreement": percent(scores["broadcast"].agreement),
         "fa3_cells": flash.cells,
         "fa3_tma": len(where(cells, set="FlashAttention-3", choice="tma_tile")),
@@ -40,15 +41,43 @@ def advisor(cells: pd.DataFrame, production: pd.DataFrame) -> dict[str, str | fl
     }
 
 
+def splits(scores: pd.DataFrame, within: float = 1.03) -> dict[str, str | float]:
+    """In which splits the advisor loses little, and where something simpler is as good.
+
+    Args:
+        scores: rows of table `splits` of one GPU.
+        within: what the 95th percentile of regret is to be.
+    """
+    own = where(scores, policy=ADVISOR).set_index("split")
+    others = scores[scores["policy"].ne(ADVISOR)].set_index("split")
+    mean, worst = own["regret_mean"], own["regret_p95"]
+    rivals = others[
+        others["regret_mean"].le(mean.reindex(others.index))
+        | others["regret_p95"].le(worst.reindex(others.index))
+    ]
+    missed = worst[worst > within].sort_values(ascending=False)
+    said = [f"{split} ({value:.3f})" for split, value in missed.items()]
+    as_good = [f"{row.policy} without its {split}" for split, row in rivals.iterrows()]
+    return {
+        "splits": len(own),
+        "splits_met": int((worst <= within).sum()),
+        "splits_missed": ", ".join(said) or "none",
+        "as_good": ", ".join(as_good) or "none",
+        "worst_mean": f"{mean.max():.3f}",
+        "time_error": percent(own["time_error_mean"].drop("source").max()),
+        "time_error_source": percent(own.loc["source", "time_error_mean"]),
+    }
+
+
 def times(
-    held_out: pd.DataFrame, broadcast: pd.DataFrame, paged: pd.DataFrame, prefill: pd.DataFrame
+    card: pd.DataFrame, broadcast: pd.DataFrame, paged: pd.DataFrame, prefill: pd.DataFrame
 ) -> dict[str, str | float]:
     """How near predicted times are to measured ones, in each set of `validate`."""
     single = paged[validate.single_runs(paged)]
-    made = validate.choices(where(broadcast, source="computed"))
+    made = where(validate.choices(where(broadcast, source="computed")), policy=ADVISOR)
     found = {
-        "configurations": len(held_out),
-        "within": percent(validate.within(held_out["ratio"])),
+        "card_configurations": len(card),
+        "card_within": percent(validate.within(card["ratio"])),
         "broadcast_within": percent(validate.within(broadcast["ratio"])),
         "paged_within": percent(validate.within(paged["ratio"])),
         "prefill_within": percent(validate.within(prefill["ratio"])),
@@ -63,6 +92,22 @@ def times(
     return found
 
 
+def short(store: Store, gpu: str) -> dict[str, str]:
+    """What short launches take, beside the model: start and bytes over the full rate.
+
+    Raises:
+        NotMeasured: no rows of short_kernels.
+    """
+    table = validate.short_launches(store, gpu)
+    two = where(table, footprint_bytes=2 * MIB, tile_bytes=16 * KIB)
+    return {
+        "short_within": percent(validate.within(table["ratio"])),
+        "short_launches": len(table),
+        "two_mib_least": f"{two['median'].min():.1f} µs",
+        "two_mib_most": f"{two['median'].max():.1f} µs",
+    }
+
+
 def terms(store: Store, gpu: str) -> dict[str, str | float]:
     """The model's constants that the text names."""
     of = constants(gpu, store.root)
@@ -75,30 +120,17 @@ def terms(store: Store, gpu: str) -> dict[str, str | float]:
         "port": of["gpu", "port_bytes_per_cycle"],
         "hbm_queue": f"{of['gpu', 'hbm_queue_sharpness']:.1f}",
         "l2_queue": f"{of['gpu', 'l2_queue_sharpness']:.1f}",
-        "sharpness": f"{of['gpu', 'sharpness']:.1f}",
-        "merged": f"{1 + 3 * of['tma in a cluster', 'merged_per_64_kib']:.1f}",  # 192 KiB in flight
+        "hbm_sharpness": f"{of['gpu', 'hbm_sharpness']:.0f}",
+        "l2_sharpness": f"{of['gpu', 'l2_sharpness']:.0f}",
+        "merged": f"{1 + 3 * of['tma in step', 'merged_per_64_kib']:.1f}",  # 192 KiB in flight
         "handshake": of["tma", "handshake_cycles"],
+        "start_tma": f"{of['tma', 'start_hbm_us']:.1f} µs",
+        "start_ldg": f"{of['ldg', 'start_hbm_us']:.1f} µs",
     }
     for name in ("dsm_bulk", "dsm_load"):
         found |= {f"peer_{name}": of[name, "peer_cycles"]}
         found |= {f"crossing_{name}": of[name, "crossing_bytes_per_cycle"]}
     return found | {f"lookup_{name}": of[name, "lookup_cycles"] for name in ("tma_tile", "tma_bulk")}
-
-
-def forecast(store: Store, gpu: str) -> dict[str, str | float]:
-    """How an earlier model does on rows that came after it."""
-    earlier = validate.forecast(store, gpu)
-    score = validate.score(validate.choices(earlier))
-    off = earlier[(earlier["ratio"] - 1).abs() > 0.15]
-    return {
-        "earlier_commit": earlier["commit"].iloc[0],
-        "earlier_agreement": percent(score.agreement),
-        "earlier_p95": f"{score.regret_p95:.3f}",
-        "earlier_worst": f"{score.regret_worst:.3f}",
-        "earlier_within": percent(validate.within(earlier["ratio"])),
-        "earlier_off": len(off),
-        "earlier_off_tma": int(off["mechanism"].isin(["tma_bulk", "tma_tile"]).sum()),
-    }
 
 
 def page_table(store: Store, gpu: str) -> dict[str, str | float]:

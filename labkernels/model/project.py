@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from labkernels.model.closed_form import Constants, Load, constants, predict
+from labkernels.model.closed_form import MULTISTAGE, Constants, Load, constants, predict
 from labkernels.store import datasheet, published
 
 STAGES = 4  # where a publication names no pipeline
 PLAIN = Load(tile_bytes=4096, row_bytes=2048, tiles_in_flight=STAGES)
+#: As published kernels are built: threads that copy and read, or a warp of each kind.
+PIPELINES = {"cp_async": {"pipeline": MULTISTAGE}, "tma_tile": {}}
 
 
 def _curve(target: str) -> pd.DataFrame:
@@ -45,9 +47,8 @@ def projected(target: str, base: str) -> pd.DataFrame:
     def rate(row: object) -> float:
         bytes_in_flight = int(row.bytes_in_flight_per_sm)
         tile = int(row.transfer_bytes) if pd.notna(row.transfer_bytes) else bytes_in_flight // STAGES
-        return predict(
-            row.mechanism, replace(PLAIN, tile_bytes=tile, tiles_in_flight=bytes_in_flight // tile), of
-        ).gbps
+        shape = {"tile_bytes": tile, "tiles_in_flight": bytes_in_flight // tile}
+        return predict(row.mechanism, replace(PLAIN, **shape, **PIPELINES[row.mechanism]), of).gbps
 
     rows = _curve(target)
     found = rows.assign(predicted_gbps=[rate(row) for row in rows.itertuples(index=False)])
@@ -58,10 +59,12 @@ def crossover_bytes(target: str, base: str) -> float:
     """Bytes in flight per SM from which TMA is ahead of cp.async for good, as projected; NaN if not below 128 KiB."""
     of = _constants(target, base)
     axis = np.geomspace(4096, 131072, 241)
-    pipelines = [replace(PLAIN, tile_bytes=int(at) // STAGES) for at in axis]
-    lead = [
-        predict("tma_tile", pipeline, of).gbps > predict("cp_async", pipeline, of).gbps
-        for pipeline in pipelines
-    ]
+
+    def rate(mechanism: str, at: float) -> float:
+        return predict(
+            mechanism, replace(PLAIN, tile_bytes=int(at) // STAGES, **PIPELINES[mechanism]), of
+        ).gbps
+
+    lead = [rate("tma_tile", at) > rate("cp_async", at) for at in axis]
     behind = [at for at, ahead in zip(axis, lead, strict=True) if not ahead]
     return float(behind[-1]) if behind and lead[-1] else float("nan")

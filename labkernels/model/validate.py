@@ -1,111 +1,94 @@
-"""How good model and advisor are: on held-out configurations, other experiments, real kernels, production's choices."""
+"""How good model and advisor are: on another card, in other experiments, in real kernels, beside production."""
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from labkernels.errors import NotMeasured
-from labkernels.model.advisor import NO_DIFFERENCE, PREFERENCE, Question, advise, choose
-from labkernels.model.closed_form import ALONE, DSM, UNICAST, Constants, Load, constants, predict
-from labkernels.model.configurations import (
-    CELL,
-    LOAD,
-    configurations,
-    divided,
-    fastest_pipelines,
-    frames,
-    predicted,
+from labkernels.model import choosing
+from labkernels.model.advisor import Question, advise, choose
+from labkernels.model.choosing import ADVISOR, Policy, always, by_prediction, three_lines
+from labkernels.model.closed_form import (
+    DSM,
+    MULTISTAGE,
+    SPECIALIZED,
+    Constants,
+    Load,
+    constants,
+    instructions,
+    predict,
+    time_us,
 )
-from labkernels.operand import KIB, column_span
-from labkernels.store import Store
+from labkernels.model.configurations import CELL, contiguous, pipelines, predicted
+from labkernels.model.fit import starts
+from labkernels.operand import KIB, LONGEST_ROW_BYTES, column_span
+from labkernels.store import RUNS, Store
 from labkernels.studies import select
 from labkernels.studies.paged import findings as paged_findings
 from labkernels.studies.stats import having, spread, where
 
-LOADS = ("throughput", "row_shape", "multicast_fair")  # experiments whose rows are fitted, and held out
 SETS = {
-    "held out": "microbenchmarks that were not fitted",
+    "another card": "pipelines of one CTA and of clusters on a GPU of the same name",
     "broadcast": "pipelines of clusters that share a tile, DSM among them, four stages",
     "paged decode": "gathering pages from HBM",
     "paged prefill": "gathering pages beside busy tensor cores",
     "FlashAttention-3": "the real kernel, where it ran by TMA and by cp.async",
 }
 
-
-@dataclass(frozen=True)
-class Score:
-    """Choices over some cells.
-
-    Attributes:
-        cells: how many.
-        agreement: share in which the choice is the measured best or within its noise.
-        regret_median: time of the choice over time of the best.
-        regret_p95: 95th percentile.
-        regret_worst: largest.
-    """
-
-    cells: int
-    agreement: float
-    regret_median: float
-    regret_p95: float
-    regret_worst: float
+#: The advisor, and beside it what takes one mechanism blindly, or goes by three lines written with the rows known.
+POLICIES: dict[str, Policy] = {
+    ADVISOR: by_prediction,
+    "always cp.async": always("cp_async", "tma_tile"),
+    "always TMA": always("tma_tile", "tma_multicast"),
+    "three lines": three_lines,
+}
 
 
-def score(cells: pd.DataFrame) -> Score:
-    """Agreement and regret of the rows of `choices`."""
-    regret = cells["regret"]
-    return Score(
-        len(cells),
-        float(cells["agrees"].mean()),
-        float(regret.median()),
-        float(regret.quantile(0.95)),
-        float(regret.max()),
-    )
+def another_card(store: Store, gpu: str) -> pd.DataFrame:
+    """The newest quick runs of `pipelines` and `multicast_fair` with predictions, where another card ran them.
 
-
-def held_out(store: Store, gpu: str) -> pd.DataFrame:
-    """Held-out configurations with predictions: the columns of `fit.predicted`, `set` and `cell`."""
-    of = _constants(store, gpu)
-    table = configurations(frames(store, gpu, LOADS))
-    return _cells(predicted(table[table["held_out"]], of), "held out")
-
-
-def forecast(store: Store, gpu: str) -> pd.DataFrame:
-    """Held-out configurations beside what an earlier model said of them before these rows were measured.
-
-    Its predictions are stored (`data/model/forecast.csv`); columns as `held_out` without `binding`, and `commit`.
+    Returns:
+        The columns of `configurations.predicted`, `set` and `cell`.
 
     Raises:
-        NotMeasured: there are none of this GPU.
+        NotMeasured: there are no such runs of another card than that of the fit.
     """
-    stored = where(store.read("forecast"), gpu=gpu).drop(columns="gpu")
-    table = configurations(frames(store, gpu, LOADS)).merge(stored, on=["mechanism", *LOAD])
-    # Its ties went by `PREFERENCE` alone.
-    table = table.assign(ratio=table["predicted_gbps"] / table["median"], instructions=1.0)
-    return _cells(table, "held out")
+    of = _constants(store, gpu)
+    cards = store.read(RUNS).set_index("run_id")["gpu_uuid_hash"]
+    parts = []
+    for name in ("pipelines", "multicast_fair"):
+        quick, full = (select.latest_run(store, name, gpu, preset=preset) for preset in ("quick", "full"))
+        if quick and full and cards[quick] != cards[full]:
+            frame = select.rows(store, name, [quick])
+            one = contiguous(frame, name, starts(of)) if name == "pipelines" else pipelines(frame, name)
+            parts.append(one)
+    if not parts:
+        raise NotMeasured(f"no quick runs of another {gpu} than that of the fit")
+    return _cells(predicted(pd.concat(parts, ignore_index=True), of), "another card")
 
 
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:
-    """Pipelines of `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `held_out`."""
+    """Pipelines of `broadcast`, of which no row was fitted: loads, DSM, computed; columns as `another_card`."""
     of = _constants(store, gpu)
-    table = fastest_pipelines(select.require_rows(store, "broadcast", gpu), "broadcast")
+    table = pipelines(select.require_rows(store, "broadcast", gpu), "broadcast")
     return _cells(predicted(table, of), "broadcast")
 
 
 def _cells(table: pd.DataFrame, name: str) -> pd.DataFrame:
     labels = [
-        f"{row.source}, {row.tile_bytes} B × {row.tiles_in_flight} × {row.ctas_per_sm}"
+        f"{row.source}, {row.tile_bytes} B × {row.slots} × {row.ctas_per_sm}"
         + (f", rows of {row.row_bytes} B{'' if row.is_dense else ' apart'}" if row.row_bytes < KIB else "")
         + (f", fan-out {row.fan_out}" if row.fan_out > 1 else "")
         for row in table[CELL].itertuples(index=False)
     ]
-    return table.assign(set=name, cell=labels)
+    return table.assign(set=name, cell=labels, piece_rows=0)
 
 
 def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
-    """Gathered pages with predictions; columns as `held_out`.
+    """Gathered pages with predictions; columns as `another_card`.
 
     A row takes as many boxes as its swizzle has spans in it, and a tile so many copies for each piece; beside tensor
     cores (`prefill`) keys lie in L2 and the kernel without copies says what one tile's work takes.
@@ -138,13 +121,14 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
             is_dense=row.kv_heads == 1 or row.layout == "hnd",
             tiles_in_flight=row.stages,
             ctas_per_sm=row.ctas_per_sm,
+            threads=128,
             source="l2" if phase == "prefill" else "hbm",
             copies=max(1, row.tile_rows // row.piece_rows) * (row.row_bytes // run_bytes),
             lookups=max(1, row.tile_rows // row.piece_rows),
             issuers=row.issuers,
             compute_cycles=compute,
         )
-        found.append(predict(row.mechanism, load, of))
+        found.append((predict(row.mechanism, load, of), load))
     cells = [
         f"pages of {row.page_rows}, rows of {row.row_bytes} B, {row.kv_heads} heads, {row.layout}, {row.page_order}"
         + (f", {row.splits} splits" if row.splits > 1 else "")
@@ -153,11 +137,59 @@ def paged(store: Store, gpu: str, phase: str = "decode") -> pd.DataFrame:
     return table.assign(
         set=f"paged {phase}",
         cell=cells,
-        predicted_gbps=[one.gbps for one in found],
-        binding=[one.binding for one in found],
-        instructions=[one.instructions for one in found],
-        ratio=[one.gbps for one in found] / table["median"],
+        predicted_gbps=[one.gbps for one, _ in found],
+        instructions=[
+            instructions(row.mechanism, load)
+            for row, (_, load) in zip(table.itertuples(), found, strict=True)
+        ],
+        ratio=[one.gbps for one, _ in found] / table["median"],
+        warps=1,
+        tile_bytes=[load.tile_bytes for _, load in found],
+        **{name: [getattr(load, name) for _, load in found] for name in ("is_dense", "source", "fan_out")},
+        slots=table["stages"],
     )
+
+
+def short_launches(store: Store, gpu: str) -> pd.DataFrame:
+    """Launches of `short_kernels` with predicted times: the start, and the bytes at the full rate.
+
+    Returns:
+        Spread of `duration_us` by configuration, `predicted_us` and `ratio` (predicted over measured).
+
+    Raises:
+        NotMeasured: there are none.
+    """
+    frame, of = select.require_rows(store, "short_kernels", gpu), _constants(store, gpu)
+    shape = [
+        "mechanism",
+        "pipeline",
+        "source",
+        "tile_bytes",
+        "ctas_per_sm",
+        "threads",
+        "footprint_bytes",
+        "bytes_moved",
+    ]
+    table = spread(
+        frame.assign(flight=frame["bytes_in_flight_per_sm"] // frame["tile_bytes"]),
+        [*shape, "flight"],
+        "duration_us",
+    )
+
+    def predicted_us(row: object) -> float:
+        load = Load(
+            tile_bytes=row.tile_bytes,
+            row_bytes=min(row.tile_bytes, LONGEST_ROW_BYTES),
+            tiles_in_flight=row.flight // row.ctas_per_sm,
+            ctas_per_sm=row.ctas_per_sm,
+            threads=row.threads,
+            pipeline=MULTISTAGE if row.pipeline == MULTISTAGE else SPECIALIZED,
+            source=row.source,
+        )
+        return time_us(predict(row.mechanism, load, of), row.bytes_moved, row.source, of)
+
+    table = table.assign(predicted_us=[predicted_us(row) for row in table.itertuples()])
+    return table.assign(ratio=table["predicted_us"] / table["median"])
 
 
 def single_runs(table: pd.DataFrame) -> pd.Series:
@@ -170,85 +202,16 @@ def forwarded(table: pd.DataFrame) -> pd.Series:
     return table["mechanism"].isin(DSM) | table["source"].eq("computed")
 
 
-def choices(table: pd.DataFrame) -> pd.DataFrame:
-    """What the advisor takes in each cell in which several mechanisms were measured, and what it costs.
-
-    Args:
-        table: rows of `held_out`, `broadcast` or `paged`; of a mechanism, its best variant counts.
-
-    Returns:
-        Columns `set`, `cell`, `choice`, `best`, `regret` (time of the choice over time of the best), `agrees` (the
-        choice is the best, or their 5 % to 95 % intervals of rounds overlap) and `tied` (predictions of the two do not
-        differ).
+def choices(table: pd.DataFrame, policies: Mapping[str, Policy] = POLICIES) -> pd.DataFrame:
+    """`choosing.choices` in the cells of `another_card`, `broadcast` or `paged`.
 
     Raises:
-        NotMeasured: there is no such cell.
+        NotMeasured: there is no cell in which several mechanisms were measured.
     """
-    found = []
-    for (name, cell), rows in table.groupby(["set", "cell"], sort=False):
-        if rows["mechanism"].nunique() < 2:
-            continue
-        best_rows = rows.loc[rows.groupby("mechanism")["median"].idxmax()].set_index("mechanism")
-        best = rows.loc[rows.groupby("mechanism")["predicted_gbps"].idxmax()].set_index("mechanism")
-        near = best.index[best["predicted_gbps"] * NO_DIFFERENCE >= best["predicted_gbps"].max()]
-        choice = min(near, key=lambda one: (best.loc[one, "instructions"], PREFERENCE.index(one)))
-        best = best_rows["median"].idxmax()
-        regret = best_rows.loc[best, "median"] / best_rows.loc[choice, "median"]
-        agrees = bool(best_rows.loc[choice, "p95"] >= best_rows.loc[best, "p05"])
-        found.append(
-            {"set": name, "cell": cell, "choice": choice, "best": best, "regret": regret, "agrees": agrees}
-            | {"tied": best in set(near)}
-        )
-    if not found:
+    found = choosing.choices(table, ["set", "cell"], policies)
+    if found.empty:
         raise NotMeasured("no cell in which several mechanisms were measured")
-    return pd.DataFrame(found)
-
-
-#: Constant policies and a rule of one line, for CTAs that share a tile: what each takes.
-POLICIES = {
-    "always neighbours": lambda cell: "neighbours",
-    "always multicast": lambda cell: "multicast",
-    "one line": lambda cell: (
-        "multicast"
-        if cell.source == "l2"
-        and cell.fan_out in (4, 8)
-        and cell.tile_bytes * cell.tiles_in_flight >= 48 * KIB
-        else "neighbours"
-    ),
-}
-
-
-def sharing(store: Store, gpu: str, held_out: bool = True) -> pd.DataFrame:
-    """What CTAs that need the same tile should do: the model's choice against policies, pipelines of `multicast_fair`.
-
-    Args:
-        store: the rows.
-        gpu: whose.
-        held_out: only cells that were not fitted.
-
-    Returns:
-        A row for each cell: `CELL`, `best`, and the regret of `model` and of each of `POLICIES`.
-
-    Raises:
-        NotMeasured: no rows of multicast_fair.
-    """
-    rows = fastest_pipelines(select.require_rows(store, "multicast_fair", gpu), "multicast_fair")
-    table = divided(predicted(rows, _constants(store, gpu)))
-    names = {ALONE: "neighbours", UNICAST[0]: "cluster"}
-    table = table.assign(who=table["variant"].map(names).fillna("multicast"))
-    found = []
-    for cell, ways in table[table["held_out"] | (not held_out)].groupby(CELL):
-        by_who = ways.set_index("who")
-        time = by_who["median"].max() / by_who["median"]
-        taken = {"model": by_who["predicted_gbps"].idxmax()}
-        one = ways.iloc[0]
-        taken |= {name: take(one) for name, take in POLICIES.items()}
-        found.append(
-            dict(zip(CELL, cell, strict=True))
-            | {"best": time.idxmin()}
-            | {name: time[who] for name, who in taken.items()}
-        )
-    return pd.DataFrame(found)
+    return found
 
 
 def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
@@ -263,24 +226,24 @@ def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     for cell in cells.itertuples(index=False):
         shape = frame[frame["page_rows"].eq(cell.page_rows) & frame["phase"].eq(cell.phase)].iloc[0]
         load = _keys(shape, cell.page_rows)
-        ranked = sorted(
-            (predict(name, load, of) for name in ("tma_tile", "cp_async")),
-            key=lambda one: one.cycles_per_tile,
-        )
-        choice, near = choose(ranked)
-        ratio = cell.ratio if choice == "cp_async" else 1 / cell.ratio
-        found.append(
-            {
-                "set": "FlashAttention-3",
-                "cell": f"{cell.phase}, batch {cell.batch}, {cell.seqlen_k} keys, {cell.kv_heads} KV heads, "
-                f"pages of {cell.page_rows}",
-                "choice": choice,
-                "best": cell.best or choice,
-                "regret": max(1.0, ratio),
-                "agrees": cell.best in ("", choice),
-                "tied": cell.best in near,
-            }
-        )
+        rivals = (predict(name, load, of) for name in ("tma_tile", "cp_async"))
+        choice, near = choose(sorted(rivals, key=lambda one: one.cycles_per_tile))
+        taken = {ADVISOR: choice, "always cp.async": "cp_async", "always TMA": "tma_tile"}
+        for policy, mechanism in taken.items():
+            ratio = cell.ratio if mechanism == "cp_async" else 1 / cell.ratio
+            found.append(
+                {
+                    "set": "FlashAttention-3",
+                    "cell": f"{cell.phase}, batch {cell.batch}, {cell.seqlen_k} keys, {cell.kv_heads} KV heads, "
+                    f"pages of {cell.page_rows}",
+                    "policy": policy,
+                    "choice": mechanism,
+                    "best": cell.best or mechanism,
+                    "regret": max(1.0, ratio),
+                    "agrees": cell.best in ("", mechanism),
+                    "tied": cell.best in near,
+                }
+            )
     return pd.DataFrame(found)
 
 
@@ -294,6 +257,7 @@ def _keys(shape: object, page_rows: int) -> Load:
         row_bytes=span,
         is_dense=False,
         tiles_in_flight=2,
+        threads=128,
         source="hbm" if shape.phase == "decode" else "l2",
         copies=row_bytes // span * segments,
         lookups=segments if page_rows else 0,
@@ -385,13 +349,13 @@ def _beside(row: object, question: Question, gpu: str) -> dict[str, object]:
 
 
 def all_choices(store: Store, gpu: str) -> pd.DataFrame:
-    """`choices` over every set of `SETS` that this GPU has rows of.
+    """`choices` over every set of `SETS` that this GPU has rows of, of the advisor and of the policies beside it.
 
     Raises:
         NotMeasured: it has rows of none, or no model.
     """
     parts = []
-    for table in (held_out, broadcast, paged, lambda store, gpu: paged(store, gpu, "prefill")):
+    for table in (another_card, broadcast, paged, lambda store, gpu: paged(store, gpu, "prefill")):
         with suppress(NotMeasured):
             parts.append(choices(table(store, gpu)))
     with suppress(NotMeasured):

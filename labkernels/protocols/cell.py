@@ -27,6 +27,7 @@ class Cell:
         stages: tiles that a CTA's shared memory holds; 0 where they stay in registers.
         threads: of a CTA, consumers included.
         ctas_per_sm: that share an SM.
+        blocks: of the grid; 0 for as many as all SMs hold at once.
     """
 
     spec: KernelSpec
@@ -36,6 +37,7 @@ class Cell:
     stages: int
     threads: int
     ctas_per_sm: int = 1
+    blocks: int = 0
 
     @cached_property
     def constants(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from labkernels.errors import BadArgument
 from labkernels.kernels.build import assemble
 from labkernels.operand import WARP
 from labkernels.protocols.cell import Cell
+from labkernels.protocols.memory import Memory
 from labkernels.protocols.rounds import rate
 from labkernels.protocols.stream import POISON, STAGE_ALIGNMENT_BYTES, WrongBytes
 
@@ -33,7 +34,7 @@ class Contiguous:
         self.gpu, self.configuration, self.memory, self.seed = gpu, cell, memory, seed
         self.kernel = assemble(cell.spec, gpu.facts.arch)
         self._loaded = gpu.load(self.kernel)
-        self.blocks = gpu.facts.sm_count * cell.ctas_per_sm
+        self.blocks = cell.blocks or gpu.facts.sm_count * cell.ctas_per_sm
         self.rows = cell.footprint_bytes // cell.tile_bytes
         if self.blocks > self.rows:
             raise BadArgument(
@@ -83,10 +84,12 @@ class Contiguous:
         """Wait for the launches; see `Statuses.require_arrived`."""
         self._statuses.require_arrived()
 
-    def place_source(self, _memory: object) -> None:
-        """Bring the footprint into L2 where the cell has it there: queued."""
+    def place_source(self, memory: Memory) -> None:
+        """Bring the footprint into L2 where the cell has it there, and out of it where it would stay there: queued."""
         if self.configuration.source == "l2":
             self.launch(self.tiles_for(2 * self.configuration.footprint_bytes))
+        elif self.configuration.footprint_bytes < 4 * self.gpu.facts.l2_bytes:
+            memory.evict()
 
     def timed(self, tiles: int) -> dict[str, Any]:
         """The row of one timed launch."""
@@ -121,7 +124,8 @@ class Contiguous:
     def check_sums(self, tiles: int, blocks: int = 2) -> None:
         """Compare what the threads of a few blocks read during the last launch; cheap, for timed launches."""
         threads = self.configuration.threads
-        chosen = np.random.default_rng(self.seed).choice(self.blocks, blocks, replace=False)
+        few = min(blocks, self.blocks)
+        chosen = np.random.default_rng(self.seed).choice(self.blocks, few, replace=False)
         expected = self._expected_sums(chosen, tiles)
         sums = self._sums.read(np.uint32).reshape(self.blocks, threads)[chosen, : expected.shape[1]]
         if not np.array_equal(sums, expected):

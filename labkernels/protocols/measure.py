@@ -26,6 +26,8 @@ def stream_experiment(
 ) -> Experiment:
     """Streams side by side, of a parameter set (with `bytes_moved` by a launch, at least, and `rounds`) and SMs.
 
+    A launch with `bytes_moved` of 0 reads its footprint once.
+
     Configurations of which an SM cannot hold `ctas_per_sm` blocks are left out: they would measure another number.
     `describe` gives further columns of a configuration, `bind` makes one ready to run (a `Stream` by default).
     """
@@ -94,14 +96,17 @@ def _timed(
         one.check()
         ready.append(one)
 
+    def tiles_of(one: Any) -> int:
+        return one.tiles_for(amount or one.configuration.footprint_bytes)
+
     def once(one: Any) -> Columns:
         one.place_source(memory)
-        return one.timed(one.tiles_for(amount)) | describe(one.configuration)
+        return one.timed(tiles_of(one)) | describe(one.configuration)
 
     rows = timed_rounds(ready, once, rounds, progress)
     for one in ready:
         one.require_arrived()
-        one.launch(tiles := one.tiles_for(amount))
+        one.launch(tiles := tiles_of(one))
         one.require_arrived()
         one.check_sums(tiles)
         one.close()
