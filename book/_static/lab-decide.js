@@ -269,10 +269,14 @@
     for (const one of ranked) {
       const moves = MECHANISMS[one.mechanism], who = moves.by_threads && moves.touches_global ? one.mechanism : "tma";
       const start = of[who][`start_${q.source === "hbm" ? "hbm" : "l2"}_us`], bytes = (shape.tensor * q.cluster) / one.gbps / 1e3;
+      one.start_us = start;
       [one.time_us, one.low_us, one.high_us] = [1, one.low, one.high].map((times) => start + bytes * times);
     }
-    ranked.sort((a, b) => a.time_us - b.time_us);
-    const tied = ranked.filter((one) => one.time_us <= ranked[0].time_us * NO_DIFFERENCE).map((one) => one.mechanism);
+    ranked.sort((a, b) => b.gbps - a.gbps);
+    const first = ranked[0], isShort = (shape.tensor * q.cluster) / first.gbps / 1e3 < first.start_us;
+    const speed = (one) => (isShort ? 1 / one.time_us : one.gbps);
+    ranked.sort((a, b) => speed(b) - speed(a));
+    const tied = ranked.filter((one) => speed(one) * NO_DIFFERENCE >= speed(ranked[0])).map((one) => one.mechanism);
     const place = (one) => preference.indexOf(one.mechanism);
     const choice = ranked.filter((one) => tied.includes(one.mechanism))
       .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a);

@@ -29,6 +29,7 @@ from labkernels.model.closed_form import (
     form_of,
     forms_of,
     predict,
+    start_us,
     time_us,
 )
 from labkernels.operand import ELEMENT_BYTES, MIB, Operand, Pipeline, round_up
@@ -100,7 +101,8 @@ class Advice:
         choice: the mechanism to take.
         in_cluster: whether to form a cluster for it; None where one CTA alone needs the tile.
         ranked: legal mechanisms, fastest first.
-        no_difference: mechanisms within 1.5 % of the fastest; the choice is the one with the fewest instructions.
+        no_difference: mechanisms within 1.5 % of the fastest, by rate, or by time where a launch takes longer to start
+            than for its bytes; the choice is the one with the fewest instructions.
         excluded: reasons by mechanism.
         change: what to change in the operand to gain most, in words.
         change_gain: time now over time then; 1 where no single change helps.
@@ -267,9 +269,14 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
     if not forms:
         raise BadArgument(_nothing_left(excluded))
     found = {name: fastest_form([predict(name, one, of) for one in its]) for name, its in forms.items()}
-    ranked = sorted(found.values(), key=lambda one: time_us(one, delivered, load.source, of))
-    whole = [replace(one, gbps=delivered / time_us(one, delivered, load.source, of) / 1e3) for one in ranked]
-    choice, tied = choose(whole)
+    rates = sorted(found.values(), key=lambda one: -one.gbps)
+    if delivered / rates[0].gbps / 1e3 < start_us(
+        rates[0].mechanism, load.source, of
+    ):  # a launch is mostly its start
+        whole = {one.mechanism: delivered / time_us(one, delivered, load.source, of) / 1e3 for one in rates}
+        rates = sorted((replace(one, gbps=whole[one.mechanism]) for one in rates), key=lambda one: -one.gbps)
+    choice, tied = choose(rates)
+    ranked = [found[one.mechanism] for one in rates]
     in_cluster = found[choice].share != ALONE if question.cluster > 1 else None
     change, gain = best_gain(
         choice, next(one for one in forms[choice] if form_of(one) == found[choice].form), of

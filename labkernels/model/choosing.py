@@ -100,7 +100,11 @@ def three_lines(rows: pd.DataFrame) -> object:
     in_flight = cell["tile_bytes"] * cell["slots"]
     if cell["fan_out"] in (4, 8) and cell["source"] != "hbm" and in_flight >= 48 * KIB:
         return always("tma_multicast")(most[most["variant"].ne(SHARES[0])])
-    if cell["slots"] == 1 or (cell["row_bytes"] < 32 and not cell["is_dense"]) or 0 < cell["piece_rows"] < 8:
+    if (
+        cell["slots"] == 1
+        or cell["row_bytes"] < (64 if cell["is_dense"] else 32)
+        or 0 < cell["piece_rows"] < 8
+    ):
         return always("cp_async", "tma_tile")(rows)
     return always("tma_tile")(rows if cell["tile_bytes"] > SMALL_TILE_BYTES else most)
 

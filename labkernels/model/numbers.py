@@ -30,7 +30,6 @@ def advisor(cells: pd.DataFrame, production: pd.DataFrame) -> dict[str, str | fl
     flash = scores["FlashAttention-3"]
     return {
         "card_agreement": percent(scores["another card"].agreement),
-        "card_p95": f"{scores['another card'].regret_p95:.3f}",
         "broadcast_agreement": percent(scores["broadcast"].agreement),
         "fa3_cells": flash.cells,
         "fa3_tma": len(where(cells, set="FlashAttention-3", choice="tma_tile")),
@@ -123,7 +122,6 @@ def terms(store: Store, gpu: str) -> dict[str, str | float]:
         "hbm_sharpness": f"{of['gpu', 'hbm_sharpness']:.0f}",
         "l2_sharpness": f"{of['gpu', 'l2_sharpness']:.0f}",
         "merged": f"{1 + 3 * of['tma in step', 'merged_per_64_kib']:.1f}",  # 192 KiB in flight
-        "handshake": of["tma", "handshake_cycles"],
         "start_tma": f"{of['tma', 'start_hbm_us']:.1f} µs",
         "start_ldg": f"{of['ldg', 'start_hbm_us']:.1f} µs",
     }
