@@ -155,7 +155,8 @@ def _of_advisor(store: Store, gpu: str) -> dict[str, Figure]:
     found = {}
     for name, (field, worst) in OF_ADVISOR.items():
         one = scores.loc[getattr(scores[field], worst)()]
-        note = f"{one['split']} left out" + (f", without {without}" if without else "")
+        note = f"of the worst of {len(scores)} splits, {one['split']} left out"
+        note += f", without {without}" if without else ""
         found[name] = Figure(one[field], "ratio", one[f"{field}_low"], one[f"{field}_high"], run_id, note)
     return found
 

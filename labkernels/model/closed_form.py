@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
 
-import numpy as np
-
 from labkernels.errors import NotMeasured
 from labkernels.kernels.registry import AXES
 from labkernels.mechanisms import CLUSTER, MECHANISMS
@@ -263,7 +261,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
             if share == SHARES[0]
             else of[way, "serial_cycles"]
         )
-        issue = np.maximum(issue + each, of["tma in step", "handshake_cycles"] / load.warps)
+        issue = _most(issue + each, of["tma in step", "handshake_cycles"] / load.warps)
     found = {"latency": round_trip / flight, "issue": issue}
 
     # A multicast is one read for all; what a cluster's first CTA takes from HBM, the others find in L2.
@@ -271,12 +269,12 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
     if way == "tma" and load.source == "l2":
         once_for = 1.0
     elif moves.takes_tensor_map and not moves.crosses_ctas and in_step:
-        once_for = np.minimum(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
+        once_for = _least(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
     efficiency = _row_efficiency(mechanism, load, of)
     asked = tile * load.ctas_per_sm * sms
     found["bandwidth"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
     if way == "tma" and load.fan_out > 1:  # apart, L2 reads for every CTA what HBM brought once
-        found["bandwidth"] = np.maximum(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
+        found["bandwidth"] = _most(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
     found["SM ingress"] = tile * load.ctas_per_sm / of["gpu", "ingest_bytes_per_cycle"]
     if moves.takes_tensor_map:
         found["box rows"] = tile / load.row_bytes * load.ctas_per_sm * of["tma", "row_cycles"]
@@ -325,7 +323,7 @@ def _row_efficiency(mechanism: str, load: Load, of: Constants) -> float:
     short = (
         of["threads", "short_row_share_at_16"] * (load.row_bytes / 16) ** of["threads", "short_row_exponent"]
     )
-    return np.where(load.row_bytes < 128, short, 1.0)
+    return short * (load.row_bytes < 128) + (load.row_bytes >= 128)
 
 
 def predict(mechanism: str, load: Load, of: Constants, share: str = "") -> Prediction:
@@ -390,8 +388,16 @@ def instructions(mechanism: str, load: Load) -> float:
     return (load.copies + load.lookups) / load.issuers
 
 
+def _most(one: float, other: float) -> float:
+    return (one + other + abs(one - other)) / 2  # of arrays too
+
+
+def _least(one: float, other: float) -> float:
+    return (one + other - abs(one - other)) / 2
+
+
 def _sum(parts: list[float], exponent: float) -> float:
-    largest = reduce(np.maximum, parts)
+    largest = reduce(_most, parts)
     return largest * sum((part / largest) ** exponent for part in parts) ** (1 / exponent)
 
 
