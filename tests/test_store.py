@@ -1047,9 +1047,9 @@ LOSSES = {
     ),
     "package with another column": (
         lambda root: edit_text(
-            root / "datapackage.json", lambda text: text.replace('"cycles_p95"', '"cycles_p99"')
+            root / "datapackage.json", lambda text: text.replace('"wall_s"', '"wall_seconds"')
         ),
-        "datapackage.json: table latency has another schema",
+        "datapackage.json: table runs has another schema",
     ),
     "package too deep": (
         lambda root: (root / "datapackage.json").write_text("[" * 60_000),
@@ -1065,6 +1065,15 @@ def test_what_is_missing_cut_or_of_another_version_is_found_with_all_else(copied
     found = "\n".join(map(str, Store(copied.root).check()))
     assert re.search(message, found)
     assert re.search(r"latency/.*csv: cannot be read", found), "it went on after the first"
+
+
+def test_a_folder_may_describe_tables_that_it_does_not_hold_in_another_way(copied, tmp_path):
+    package = tmp_path / "measured" / "datapackage.json"
+    shutil.copytree(copied.root, package.parent)
+    for path in (package.parent / "model").glob("*.csv"):
+        path.unlink()
+    edit_text(package, lambda text: text.replace('"model/verdicts.csv"', '"model/judged.csv"'))
+    Store(tmp_path / "new").merge(package.parent)
 
 
 def test_a_folder_of_another_version_is_not_read(copied, tmp_path):

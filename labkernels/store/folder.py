@@ -106,13 +106,19 @@ class Folder:
     def _unreadable(self, error: OSError) -> Problem:
         return Problem(self._name(error.filename), 0, f"cannot be read: {error.strerror}", RESTORE)
 
+    def _holds(self, table: Table) -> bool:
+        return any(self.root.glob(table.path))
+
     def _of_own_package(self) -> list[Problem]:
-        """What is wrong when the folder describes its tables itself, in another way."""
+        """What is wrong when the folder itself describes a table that it holds, in another way."""
         own = self.root / self.package.name
         if not own.exists() or own.samefile(self.package):
             return []
         try:
-            differing = [name for name, table in load_package(own).items() if table != self.tables.get(name)]
+            theirs = load_package(own).items()
+            differing = [
+                name for name, table in theirs if table != self.tables.get(name) and self._holds(table)
+            ]
         except StoreError as error:
             return [replace(problem, file=own.name) for problem in error.problems]
         return [Problem(own.name, 0, f"table {name} has another schema", _NEWER) for name in differing]
