@@ -2,12 +2,14 @@
 (() => {
   const MECHANISMS = {};  // name: what it is, as labkernels/mechanisms.py says; from the page, in order of preference
   const QUEUED = { hbm: ["latency", "bandwidth", "box rows", "DSM egress"], l2: ["latency", "bandwidth", "SM ingress", "DSM egress"], computed: ["latency", "bandwidth", "DSM egress"] };
-  const VECTOR_BYTES = 16, PIPELINE_BYTES = 220 * 1024, NO_DIFFERENCE = 1.015, SAME_FORM = 1.005;
+  const VECTOR_BYTES = 16, ALLOCATED = 256, SECTOR_BYTES = 32, SETS = 3, MOST_REGISTERS = 200, NO_DIFFERENCE = 1.015, SAME_FORM = 1.005;
   const WARPS = [1, 2, 4], SMALL_TILE_BYTES = 8 * 1024;
   const SHARED_PER_CTA = 227 * 1024, SHARED_PER_SM = 228 * 1024;
 
   class Refused extends Error {}
 
+  const gcd = (a, b) => (b ? gcd(b, a % b) : a);
+  const lowBit = (value) => gcd(value, 2 ** 40);
   const roundUp = (value, unit) => Math.ceil(value / unit) * unit;
   const wayOf = (mechanism, load, share) => {
     const moves = MECHANISMS[mechanism];
@@ -82,14 +84,14 @@
     let issue = moves.through_registers ? 0 : way.handshake_cycles / load.warps;
     if (moves.by_threads) {
       const each = load.lookups ? of.threads.piece_cycles : of.threads.vector_cycles;
-      const vectors = (each * tile) / VECTOR_BYTES / load.threads;
+      const vectors = (each * tile) / load.copy_bytes / load.threads;
       if (!moves.through_registers) {
         const together = load.threads / 32 - (load.pipeline === "specialized" ? 1 : 0);
         const synchronized = of.threads.warp_cycles * together + of.threads.barrier_cycles * (load.barriers - 1);
         roundTrip += synchronized;
         issue += synchronized;
       }
-      issue += vectors / load.warps;
+      issue = Math.max(issue + vectors / load.warps, ((of.threads.slot_cycles * tile) / load.copy_bytes / 32) * load.ctas_per_sm);
       roundTrip += vectors;
     } else {
       let vectors = of.tma.copy_cycles * (load.copies - 1);
@@ -107,8 +109,8 @@
     const efficiency = rowsLose
       ? of.threads.short_row_share_at_16 * (load.row_bytes / 16) ** of.threads.short_row_exponent
       : 1;
-    const asked = tile * load.ctas_per_sm * sms;
-    const memory = asked / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / efficiency;
+    const asked = tile * load.ctas_per_sm * sms, kept = efficiency * (load.source === "hbm" ? load.used_share : load.l2_share);
+    const memory = asked / onceFor / of.gpu[`${load.source}_bytes_per_cycle`] / kept;
     const found = {
       latency: roundTrip / flight,
       issue,
@@ -137,7 +139,7 @@
     const way = of[wayOf(mechanism, load, share)];
     const binding = Object.keys(found).reduce((a, b) => (found[b] > found[a] ? b : a));
     const instructions = moves.by_threads
-      ? Math.max(1, load.tile_bytes / VECTOR_BYTES / load.threads)
+      ? Math.max(1, load.tile_bytes / load.copy_bytes / load.threads)
       : moves.pushes ? load.fan_out : (load.copies + load.lookups) / load.issuers;
     return { mechanism, share, form: formOf(load), warps: load.warps, load, terms: found, cycles, gbps, binding, instructions, low: way.ratio_p05, high: way.ratio_p95 };
   }
@@ -175,58 +177,92 @@
   function reasons(mechanism, q, { pitch, tile, rows }, of) {
     const found = [], bad = (holds, text) => holds || found.push(text);
     const dense = q.rows === 1 || pitch === q.row_bytes;
-    const shared = q.stages * (roundUp(tile, 128) + 16), copy = Math.min(16, q.alignment_bytes);
+    const shared = q.stages * (roundUp(tile, 128) + 16), copy = copyBytes(q, pitch), aligned = q.alignment_bytes || ALLOCATED;
     const moves = MECHANISMS[mechanism], passesOn = !moves.touches_global, isMade = q.source === "computed";
-    const inRegisters = moves.through_registers && !passesOn, brought = passesOn && !isMade;  // by TMA, before it is passed on
+    const inThreads = inRegisters(mechanism), brought = passesOn && !isMade;  // by TMA, before it is passed on
     const alone = q.cluster === 1 && moves.crosses_ctas;
     const nothing = isMade && !moves.crosses_ctas;
     if (nothing) bad(false, "the tile is computed in shared memory: there is nothing to load");
     else if (!(alone && passesOn)) {
       bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
-      bad(shared <= SHARED_PER_CTA, `the pipeline takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
-      bad(roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' pipelines exceed the SM's shared memory");
+      const staged = !(inRegisters(mechanism) && q.consumer === "registers");
+      bad(!staged || shared <= SHARED_PER_CTA, `the pipeline takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
+      bad(!staged || roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' pipelines exceed the SM's shared memory");
       if (moves.by_threads && !passesOn) {
         bad(moves.access_bytes.includes(copy), `its instructions move no ${copy} bytes at once`);
-        bad(q.row_bytes % copy === 0 && pitch % copy === 0, `rows and pitch are no multiples of ${copy} bytes`);
       }
       const byRun = !moves.by_threads && !moves.takes_tensor_map && !passesOn;
       if (byRun) {
         bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
-        bad(dense, "the rows do not follow each other: a bulk copy takes one run of bytes");
+        bad(dense || (q.row_bytes % 16 === 0 && pitch % 16 === 0), "rows and pitch are no multiples of 16 bytes");
         const columns = Math.floor(pitch / q.row_bytes);
         const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
         bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
       }
       if (moves.takes_tensor_map || brought) {
         bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
-        bad(q.row_bytes / q.element_bytes <= 256 && q.rows <= 256, "a side of the box has more than 256 elements");
+        bad(boxesOf(q) || (q.row_bytes / q.element_bytes <= 256 && q.rows <= 256), "a side of the box has more than 256 elements");
       }
-      if (byRun || moves.takes_tensor_map || brought) bad(q.alignment_bytes >= 16, "TMA needs an alignment of 16 bytes");
+      if (byRun || moves.takes_tensor_map || brought) bad(aligned >= 16, "TMA needs an alignment of 16 bytes");
       if (passesOn) bad(tile % (moves.by_threads ? copy : 16) === 0, "the tile is no multiple of 16 bytes, or of its alignment");
       if (moves.counts_bytes || brought) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
     }
-    bad(q.consumer !== "registers" || inRegisters, "delivers to shared memory, not to registers");
-    bad(!inRegisters || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two stages: give 2 stages");
+    const held = Math.floor(Math.floor(tile / q.threads) / 4);
+    bad(!inThreads || held <= MOST_REGISTERS, `a thread would hold ${held} registers of a tile, of 255: give more threads or less rows`);
+    bad(!inThreads || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two stages: give 2 stages");
     bad(!q.index_rows || moves.by_threads || moves.crosses_ctas || "lookup_cycles" in (of[mechanism] ?? {}), "page-table loads were not measured");
     bad(!alone, "one CTA needs the tile: there is nobody to share it with");
     bad(!q.index_rows || !moves.crosses_ctas, "sharing indexed tiles was not measured");
     bad(nothing || q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
-    if (!found.length) bad(formsIn(mechanism, q, { pitch, tile }).length > 0, `has no ${q.pipeline} pipeline`);
+    if (!found.length) bad(formsIn(mechanism, q, { pitch, tile }, of).length > 0, `has no ${q.pipeline} pipeline`);
     return found;
   }
 
-  function loadOf(q, { pitch, tile }) {
-    const copies = q.index_rows ? Math.ceil(q.rows / q.index_rows) : 0;
+  const inRegisters = (mechanism) => MECHANISMS[mechanism].through_registers && MECHANISMS[mechanism].touches_global;
+  const copyBytes = (q, pitch) => Math.min(16, q.alignment_bytes || ALLOCATED, lowBit(pitch), lowBit(q.row_bytes));
+
+  // TMA boxes of a tile's piece under one index; 0 if there is no such cut.
+  function boxesOf(q) {
+    const widest = Math.min(256, q.swizzle === "none" ? 256 : Math.floor(parseInt(q.swizzle) / q.element_bytes));
+    const columns = q.row_bytes / q.element_bytes, rows = Math.min(q.index_rows || q.rows, q.rows);
+    let across = 0, down = Math.ceil(rows / 256);
+    for (let n = Math.ceil(columns / widest); n <= columns && !across; n++) if (columns % n === 0 && (q.row_bytes / n) % 16 === 0) across = n;
+    while (rows % down) down++;
+    return across * down;
+  }
+
+  function l2Share(mib, of) {
+    const points = Object.entries(of["L2 footprint"]).map(([name, value]) => [Number(name.split("_")[2]), value]).sort((a, b) => a[0] - b[0]);
+    const before = points.filter(([at]) => at <= mib), after = points.filter(([at]) => at > mib);
+    if (!before.length || !after.length) return (before.length ? before[before.length - 1] : after[0])[1];
+    const [left, low] = before[before.length - 1], [right, high] = after[0];
+    return low + ((high - low) * (mib - left)) / (right - left);
+  }
+
+  function loadOf(mechanism, q, { pitch, tile }, of) {
+    const moves = MECHANISMS[mechanism], isDense = q.rows === 1 || pitch === q.row_bytes;
+    const pieces = q.index_rows ? Math.ceil(q.rows / q.index_rows) : 1;
+    const copies = moves.takes_tensor_map || moves.carriers.length ? pieces * boxesOf(q) : moves.by_threads || isDense ? pieces : q.rows;
+    const used = Math.floor(pitch / q.row_bytes) * q.row_bytes, step = gcd(pitch, SECTOR_BYTES);
+    let sectors = 0;
+    for (let start = 0; start < SECTOR_BYTES; start += step) sectors += (roundUp(start + used, SECTOR_BYTES) * step) / SECTOR_BYTES;
     return {
-      tile_bytes: tile, row_bytes: q.row_bytes, is_dense: q.rows === 1 || pitch === q.row_bytes,
+      tile_bytes: tile, row_bytes: q.row_bytes, is_dense: isDense,
       tiles_in_flight: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads, pipeline: "specialized", warps: 1, barriers: 1,
-      source: q.source, fan_out: q.cluster, pace: q.pace, copies: copies || 1, lookups: copies, issuers: q.issuers,
-      compute_cycles: q.compute_cycles,
+      source: q.source, fan_out: q.cluster, pace: q.pace, copies, lookups: q.index_rows ? pieces : 0, issuers: q.issuers,
+      compute_cycles: q.compute_cycles, copy_bytes: copyBytes(q, pitch), used_share: used / Math.min(pitch, sectors),
+      l2_share: q.source === "l2" ? l2Share(q.tensor_mib, of) : 1,
     };
   }
 
-  const formsIn = (mechanism, q, shape) =>
-    formsOf(mechanism, loadOf(q, shape), q.stages).filter((one) => q.pipeline === "any" || q.pipeline === one.pipeline);
+  function formsIn(mechanism, q, shape, of) {
+    const load = loadOf(mechanism, q, shape, of);
+    if (inRegisters(mechanism) && q.consumer === "registers") {
+      const sets = Math.min(q.stages, SETS, Math.floor(MOST_REGISTERS / Math.max(1, Math.floor(Math.floor(load.tile_bytes / load.threads) / 4))));
+      return [{ ...load, pipeline: "multistage", tiles_in_flight: Math.max(1, sets) }];
+    }
+    return formsOf(mechanism, load, q.stages).filter((one) => q.pipeline === "any" || q.pipeline === one.pipeline);
+  }
 
   function fastestForm(found) {
     const fastest = Math.max(...found.map((one) => one.gbps));
@@ -234,22 +270,34 @@
       .reduce((a, b) => (b.warps < a.warps || (b.warps === a.warps && b.gbps > a.gbps) ? b : a));
   }
 
-  function bestGain(mechanism, load, of) {
-    const flight = load.tiles_in_flight, tile = load.tile_bytes, ctas = load.ctas_per_sm;
-    const inFlight = (l) => l.tile_bytes * l.tiles_in_flight * l.ctas_per_sm;
-    const changes = {
-      [`keep ${2 * flight} tiles in flight instead of ${flight}`]: { tiles_in_flight: 2 * flight },
-      [`make tiles of ${2 * tile} bytes instead of ${tile}`]: { tile_bytes: 2 * tile, copies: load.copies > 1 ? 2 * load.copies : 1, lookups: 2 * load.lookups },
-      [`run ${2 * ctas} CTAs on an SM instead of ${ctas}`]: { ctas_per_sm: 2 * ctas },
-      "let 4 warps share the copies": { issuers: Math.max(load.issuers, Math.min(4, load.copies)) },
-      "make rows of 128 bytes": { row_bytes: Math.max(load.row_bytes, Math.min(128, tile)) },
-    };
-    const now = predict(mechanism, load, of).gbps;
+  function rateOf(mechanism, q, of, form) {
+    let shape;
+    try {
+      shape = require(q, of, form);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return 0;
+    }
+    if (reasons(mechanism, q, shape, of).length) return 0;
+    return fastestForm(formsIn(mechanism, q, shape, of).map((one) => predict(mechanism, one, of))).gbps;
+  }
+
+  function bestGain(q, now, of, form, pitch) {
     let change = "", gain = 1;
-    for (const [what, changed] of Object.entries(changes)) {
-      const then = { ...load, ...changed };
-      if (inFlight(then) > Math.max(PIPELINE_BYTES, inFlight(load))) continue;
-      const ratio = predict(mechanism, then, of).gbps / now;
+    if (now.binding === "compute") return { change, gain };
+    const { rows, stages, ctas_per_sm: ctas } = q, work = 2 * q.compute_cycles, unit = VECTOR_BYTES * q.cluster;
+    const changes = {
+      [`keep ${2 * stages} stages instead of ${stages}`]: { stages: 2 * stages },
+      [`make tiles of ${2 * rows} rows instead of ${rows}`]: { rows: 2 * rows, compute_cycles: work },
+      [`run ${2 * ctas} CTAs on an SM instead of ${ctas}`]: { ctas_per_sm: 2 * ctas, compute_cycles: work },
+      "let 4 warps share the copies": { issuers: Math.max(4, q.issuers) },
+    };
+    const whole = unit / gcd(q.row_bytes, unit);
+    if (q.cluster > 1 && rows % whole) changes[`pad tiles to ${roundUp(rows, whole)} rows`] = { rows: roundUp(rows, whole), useful: rows / roundUp(rows, whole) };
+    if (q.row_bytes < 128 && (rows === 1 || pitch === q.row_bytes))
+      changes["make rows of 128 bytes"] = { row_bytes: 128, pitch_bytes: 0, rows: Math.max(1, Math.floor((rows * q.row_bytes) / 128)) };
+    for (const [what, { useful = 1, ...changed }] of Object.entries(changes)) {
+      const ratio = (rateOf(now.mechanism, { ...q, ...changed }, of, form) * useful) / now.gbps;
       if (ratio > gain) [change, gain] = [what, ratio];
     }
     return { change, gain };
@@ -264,7 +312,7 @@
     }
     const preference = Object.keys(MECHANISMS);
     const ranked = preference.filter((name) => !(name in excluded))
-      .map((name) => fastestForm(formsIn(name, q, shape).map((one) => predict(name, one, of))));
+      .map((name) => fastestForm(formsIn(name, q, shape, of).map((one) => predict(name, one, of))));
     if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
     for (const one of ranked) {
       const moves = MECHANISMS[one.mechanism], who = moves.by_threads && moves.touches_global ? one.mechanism : "tma";
@@ -278,10 +326,11 @@
     ranked.sort((a, b) => speed(b) - speed(a));
     const tied = ranked.filter((one) => speed(one) * NO_DIFFERENCE >= speed(ranked[0])).map((one) => one.mechanism);
     const place = (one) => preference.indexOf(one.mechanism);
-    const choice = ranked.filter((one) => tied.includes(one.mechanism))
+    const direct = q.consumer === "registers" && ranked.find((one) => inRegisters(one.mechanism) && one.gbps / one.low >= ranked[0].gbps / ranked[0].high);
+    const choice = direct || ranked.filter((one) => tied.includes(one.mechanism))
       .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a);
     const in_cluster = q.cluster > 1 ? choice.share !== "alone" : null;
-    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(choice.mechanism, choice.load, of) };
+    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(q, choice, of, form, shape.pitch) };
   }
 
   const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });

@@ -122,6 +122,7 @@ def traits() -> dict[str, dict[str, object]]:
         "takes_tensor_map",
         "counts_bytes",
         "through_registers",
+        "carriers",
     )
     return {
         name: {trait: getattr(MECHANISMS[name], trait) for trait in asked}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 
 from labkernels import forms
 from labkernels.errors import BadArgument
 from labkernels.forms import entry
-from labkernels.legality import Violation, violations
+from labkernels.legality import BULK_COPY, Violation, violations
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model.closed_form import (
     ALONE,
@@ -21,12 +21,11 @@ from labkernels.model.closed_form import (
     PREFERENCE,
     SPECIALIZED,
     TERMS,
+    VECTOR_BYTES,
     Constants,
     Load,
     Prediction,
-    best_gain,
     constants,
-    form_of,
     forms_of,
     predict,
     start_us,
@@ -38,6 +37,10 @@ from labkernels.store import Store
 
 NO_DIFFERENCE = 1.015  # predictions nearer to each other are no difference: half the mean error of a time
 SAME_FORM = 1.005  # of one mechanism, more warps have to bring more than this
+ALLOCATED = 256  # bytes on whose multiples cuMemAlloc puts tensors
+SECTOR_BYTES = 32  # the least that is read from memory
+SETS = 3  # of registers that plain loads had under way at once, where the data stay there
+MOST_REGISTERS = 200  # of a thread's 255, for a tile under way
 NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
 #: Which answer of the form decides a quantity of the operand.
@@ -139,9 +142,9 @@ class Question:
     )
     element_bytes: int = entry(2, help="bytes of an element", choices=ELEMENT_BYTES)
     alignment_bytes: int = entry(
-        16,
-        help="largest power of two that divides the tensor's address and its pitch",
-        least=1,
+        0,
+        help="largest power of two that divides the tensor's address; 0 for 256, as allocations have",
+        least=0,
         most=MIB,
         power_of_two=True,
     )
@@ -166,6 +169,11 @@ class Question:
         "hbm",
         help="where the data lie: `hbm` or `l2`; `computed` where the cluster computes them in shared memory",
         choices=("hbm", "l2", "computed"),
+    )
+    swizzle: str = entry(
+        "none",
+        help="bank swizzle of TMA's boxes, whose rows are no wider than its span",
+        choices=("none", "32B", "64B", "128B"),
     )
     index_rows: int = entry(
         0, help="rows that one index covers (of a page, say); 0 for a regular tile", least=0, most=MIB
@@ -210,41 +218,91 @@ class Question:
         """Bytes from a row to the next."""
         return self.pitch_bytes or self.row_bytes
 
+    @property
+    def copy_bytes(self) -> int:
+        """The most that a thread's instruction can move: address, pitch and row are multiples of it."""
+        pitch, row = (number & -number for number in (self.pitch, self.row_bytes))
+        return min(16, self.alignment_bytes or ALLOCATED, pitch, row)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether a tile is one run of bytes."""
+        return self.rows == 1 or self.pitch == self.row_bytes
+
+    def boxes(self) -> int:
+        """TMA boxes of a tile's piece under one index, of 256 elements a side at most; 0 if there is no such cut."""
+        widest = min(256, int(self.swizzle[:-1]) // self.element_bytes if self.swizzle != "none" else 256)
+        columns, rows = self.row_bytes // self.element_bytes, min(self.index_rows or self.rows, self.rows)
+        across = next(
+            (
+                n
+                for n in range(-(-columns // widest), columns + 1)
+                if columns % n == 0 and self.row_bytes // n % 16 == 0
+            ),
+            0,
+        )
+        return across * next(n for n in range(-(-rows // 256), rows + 1) if rows % n == 0)
+
     def operand(self) -> Operand:
         """The operand these numbers describe."""
         rows = max(1, int(self.tensor_mib * MIB / self.pitch / self.rows + 0.5)) * self.rows
         columns = self.row_bytes // self.element_bytes
         whole = self.pitch // self.row_bytes * columns
-        pipeline = Pipeline(
-            self.stages, self.ctas_per_sm, self.threads, self.cluster, min(16, self.alignment_bytes), 128
-        )
+        pipeline = Pipeline(self.stages, self.ctas_per_sm, self.threads, self.cluster, self.copy_bytes, 128)
         return Operand(
             self.element_bytes,
             (whole, rows),
             (columns, self.rows),
             (self.pitch,),
-            self.alignment_bytes,
+            self.alignment_bytes or ALLOCATED,
             pipeline=pipeline,
         )
 
-    def load(self) -> Load:
-        """What the model knows of it."""
-        copies = -(-self.rows // self.index_rows) if self.index_rows else 0
+    def load(self, mechanism: str, of: Constants) -> Load:
+        """What the model knows of it: a tile takes a copy for each box, or for each run of bytes, under each index."""
+        moves = MECHANISMS[mechanism]
+        pieces = -(-self.rows // self.index_rows) if self.index_rows else 1
+        if moves.takes_tensor_map or moves.carriers:
+            copies = pieces * self.boxes()
+        else:
+            copies = pieces if moves.by_threads or self.is_dense else self.rows
+        used = (
+            self.pitch // self.row_bytes * self.row_bytes
+        )  # the rest of a pitch is read where sectors reach into it
+        starts = range(0, SECTOR_BYTES, gcd(self.pitch, SECTOR_BYTES))
+        sectors = sum(round_up(start + used, SECTOR_BYTES) for start in starts) / len(starts)
+        read = min(self.pitch, sectors)
         return Load(
             tile_bytes=self.rows * self.row_bytes,
             row_bytes=self.row_bytes,
-            is_dense=self.rows == 1 or self.pitch == self.row_bytes,
+            is_dense=self.is_dense,
             tiles_in_flight=self.stages,
             ctas_per_sm=self.ctas_per_sm,
             threads=self.threads,
             source=self.source,
             fan_out=self.cluster,
             pace=self.pace,
-            copies=copies or 1,
-            lookups=copies,
+            copies=copies,
+            lookups=pieces if self.index_rows else 0,
             issuers=self.issuers,
             compute_cycles=self.compute_cycles,
+            copy_bytes=self.copy_bytes,
+            used_share=used / read,
+            l2_share=l2_share(self.tensor_mib, of) if self.source == "l2" else 1.0,
         )
+
+
+def l2_share(tensor_mib: float, of: Constants) -> float:
+    """What L2 gives a tensor of its full rate: as measured, in between a straight line."""
+    points = sorted(
+        (int(name.split("_")[2]), value) for (way, name), value in of.items() if way == "L2 footprint"
+    )
+    before = [point for point in points if point[0] <= tensor_mib]
+    after = [point for point in points if point[0] > tensor_mib]
+    if not before or not after:
+        return (before[-1:] or after[:1])[0][1]
+    (left, low), (right, high) = before[-1], after[0]
+    return low + (high - low) * (tensor_mib - left) / (right - left)
 
 
 def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Advice:
@@ -261,38 +319,45 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
     """
     gpu = gpu or next(iter(gpus(root)), "")
     of = constants(gpu, root)
-    operand, load = question.operand(), question.load()
-    delivered = prod(operand.shape) * operand.element_bytes * load.fan_out
+    operand = question.operand()
+    delivered = prod(operand.shape) * operand.element_bytes * question.cluster
     _require_measured(question, operand, of)
     excluded = exclusions(question, operand, of)
-    forms = {name: forms_in(question, name) for name in PREFERENCE if name not in excluded}
+    forms = {name: forms_in(question, name, of) for name in PREFERENCE if name not in excluded}
     if not forms:
         raise BadArgument(_nothing_left(excluded))
     found = {name: fastest_form([predict(name, one, of) for one in its]) for name, its in forms.items()}
     rates = sorted(found.values(), key=lambda one: -one.gbps)
-    if delivered / rates[0].gbps / 1e3 < start_us(
-        rates[0].mechanism, load.source, of
-    ):  # a launch is mostly its start
-        whole = {one.mechanism: delivered / time_us(one, delivered, load.source, of) / 1e3 for one in rates}
+    if delivered / rates[0].gbps / 1e3 < start_us(rates[0].mechanism, question.source, of):
+        # a launch is mostly its start
+        whole = {
+            one.mechanism: delivered / time_us(one, delivered, question.source, of) / 1e3 for one in rates
+        }
         rates = sorted((replace(one, gbps=whole[one.mechanism]) for one in rates), key=lambda one: -one.gbps)
     choice, tied = choose(rates)
+    if (
+        question.consumer == "registers"
+    ):  # what goes through shared memory is read once more, which no time contains
+        fastest = found[rates[0].mechanism]
+        direct = (one for one in found.values() if _in_registers(one.mechanism))
+        choice = next(
+            (one.mechanism for one in direct if one.gbps / one.low >= fastest.gbps / fastest.high), choice
+        )
     ranked = [found[one.mechanism] for one in rates]
     in_cluster = found[choice].share != ALONE if question.cluster > 1 else None
-    change, gain = best_gain(
-        choice, next(one for one in forms[choice] if form_of(one) == found[choice].form), of
-    )
+    change, gain = best_gain(question, found[choice], of)
     return Advice(
         gpu,
         choice,
         in_cluster,
-        tuple(_candidate(one, delivered, load.source, of) for one in ranked),
+        tuple(_candidate(one, delivered, question.source, of) for one in ranked),
         tied,
         {name: tuple(reason.replace("`", "") for reason in reasons) for name, reasons in excluded.items()},
         change,
         gain,
         tuple(_cited(gpu, question, root)),
         run_ids(gpu, root),
-        tuple(_outside(load, of)),
+        tuple(_outside(question, found, of)),
     )
 
 
@@ -318,10 +383,19 @@ def choose(ranked: list[Prediction]) -> tuple[str, tuple[str, ...]]:
     return fewest.mechanism, tied
 
 
-def forms_in(question: Question, mechanism: str) -> list[Load]:
+def forms_in(question: Question, mechanism: str, of: Constants) -> list[Load]:
     """The pipelines that a mechanism may have in the stages of a question, of the kind it asks for."""
-    found = forms_of(mechanism, question.load(), question.stages)
+    load = question.load(mechanism, of)
+    if _in_registers(mechanism) and question.consumer == "registers":
+        sets = min(question.stages, SETS, MOST_REGISTERS // max(1, load.tile_bytes // load.threads // 4))
+        return [replace(load, pipeline=MULTISTAGE, tiles_in_flight=max(1, sets))]
+    found = forms_of(mechanism, load, question.stages)
     return [one for one in found if question.pipeline in ("any", one.pipeline)]
+
+
+def _in_registers(mechanism: str) -> bool:
+    """Whether data from global memory come by a thread's registers, and may stay there."""
+    return MECHANISMS[mechanism].through_registers and MECHANISMS[mechanism].touches_global
 
 
 def fastest_form(found: list[Prediction]) -> Prediction:
@@ -330,6 +404,52 @@ def fastest_form(found: list[Prediction]) -> Prediction:
     return max(
         (one for one in found if one.gbps * SAME_FORM >= fastest), key=lambda one: (-one.warps, one.gbps)
     )
+
+
+def best_gain(question: Question, now: Prediction, of: Constants) -> tuple[str, float]:
+    """The one legal change to an operand that brings its bytes fastest by the chosen mechanism.
+
+    Returns:
+        What to change, and time now over time then; ("", 1) where nothing helps, as where the work on a tile binds.
+    """
+    if now.binding == "compute":
+        return "", 1.0
+    rows, stages, ctas, work = (
+        question.rows,
+        question.stages,
+        question.ctas_per_sm,
+        2 * question.compute_cycles,
+    )
+    changes: dict[str, dict[str, float]] = {
+        f"keep {2 * stages} stages instead of {stages}": {"stages": 2 * stages},
+        f"make tiles of {2 * rows} rows instead of {rows}": {"rows": 2 * rows, "compute_cycles": work},
+        f"run {2 * ctas} CTAs on an SM instead of {ctas}": {"ctas_per_sm": 2 * ctas, "compute_cycles": work},
+        "let 4 warps share the copies": {"issuers": max(4, question.issuers)},
+    }
+    whole = VECTOR_BYTES * question.cluster // gcd(question.row_bytes, VECTOR_BYTES * question.cluster)
+    if question.cluster > 1 and rows % whole:
+        changes[f"pad tiles to {round_up(rows, whole)} rows"] = {"rows": round_up(rows, whole)}
+    if question.row_bytes < 128 and question.is_dense:
+        wide = {"row_bytes": 128, "pitch_bytes": 0, "rows": max(1, rows * question.row_bytes // 128)}
+        changes["make rows of 128 bytes"] = wide
+    best, most = "", 1.0
+    for what, changed in changes.items():
+        rate = _rate(question, changed, now.mechanism, of)
+        useful = rows / changed["rows"] if what.startswith("pad") else 1.0
+        if rate * useful / now.gbps > most:
+            best, most = what, rate * useful / now.gbps
+    return best, most
+
+
+def _rate(question: Question, changed: Mapping[str, float], mechanism: str, of: Constants) -> float:
+    """Rate of a changed operand by one mechanism; 0 where it cannot be."""
+    try:
+        asked = replace(question, **changed)
+    except BadArgument:
+        return 0.0
+    if mechanism in exclusions(asked, asked.operand(), of):
+        return 0.0
+    return fastest_form([predict(mechanism, one, of) for one in forms_in(asked, mechanism, of)]).gbps
 
 
 def _effort(one: Prediction) -> tuple[float, int]:
@@ -341,10 +461,13 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
     found = {}
     for name in PREFERENCE:
         moves = MECHANISMS[name]
-        in_registers = moves.through_registers and moves.touches_global
-        reasons = [_reason(broken) for broken in _illegal(operand, name, question.source)]
-        if question.consumer == "registers" and not in_registers:
-            reasons.append("delivers to shared memory, the data are needed in registers")
+        in_registers = _in_registers(name)
+        reasons = [_reason(broken) for broken in _illegal(question, operand, name)]
+        held = question.rows * question.row_bytes // question.threads // 4
+        if in_registers and held > MOST_REGISTERS:
+            reasons.append(
+                f"a thread would hold {held} registers of a tile, of 255: give more `threads` or less `rows`"
+            )
         if in_registers and question.consumer == "shared" and question.stages == 1:
             reasons.append("was measured with a tile in registers and two stages: give 2 `stages`")
         if moves.crosses_ctas and question.cluster == 1:
@@ -363,7 +486,7 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
             reasons.append("the tile is computed in shared memory: there is nothing to load")
         elif question.cluster > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
-        if not reasons and not forms_in(question, name):
+        if not reasons and not forms_in(question, name, of):
             reasons.append(f"has no {question.pipeline} pipeline")
         if reasons:
             found[name] = tuple(reasons)
@@ -376,15 +499,30 @@ def _reason(broken: Violation) -> str:
     return str(said).removeprefix(f"{broken.mechanism}: ")
 
 
-def _illegal(operand: Operand, name: str, source: str) -> list[Violation]:
-    """Broken rules; before a tile from global memory is forwarded, TMA brings it to the first CTA."""
-    moves = MECHANISMS[name]
+def _illegal(question: Question, operand: Operand, name: str) -> list[Violation]:
+    """Broken rules; before a tile from global memory is forwarded, TMA brings it to the first CTA.
+
+    A tile may be several boxes, or for bulk copies several rows; data that stay in registers need no shared memory.
+    """
+    moves, source = MECHANISMS[name], question.source
     nothing_to_load = source == "computed" and not moves.crosses_ctas
     nobody_to_serve = not moves.touches_global and operand.pipeline.cluster == 1
     if nothing_to_load or nobody_to_serve:
         return []
     carriers = moves.carriers if source != "computed" else ()
     found = [broken for each in (name, *carriers) for broken in violations(operand, each)]
+    waived = {"contiguous_bytes"}
+    if question.boxes():
+        waived |= {"tile[0]", "tile[1]"}
+    if _in_registers(name) and question.consumer == "registers":
+        waived |= {"shared_bytes", "shared bytes per SM"}
+    found = [broken for broken in found if broken.quantity not in waived]
+    by_run = not (moves.by_threads or moves.takes_tensor_map or moves.crosses_ctas)
+    if by_run and not question.is_dense and (question.row_bytes % 16 or question.pitch % 16):
+        fix = f"pad rows to {round_up(question.row_bytes, 16)} bytes, the pitch to {round_up(question.pitch, 16)}"
+        found.append(
+            Violation(name, "inner_row_bytes", question.row_bytes, "a multiple of 16", fix, BULK_COPY)
+        )
     return list({(broken.quantity, broken.limit): broken for broken in reversed(found)}.values())[::-1]
 
 
@@ -426,22 +564,31 @@ def _require_measured(question: Question, operand: Operand, of: Constants) -> No
         )
 
 
-def _outside(load: Load, of: Constants) -> list[str]:
+def _outside(question: Question, found: Mapping[str, Prediction], of: Constants) -> list[str]:
     quantities = {
-        "tile_bytes": load.tile_bytes,
-        "row_bytes": load.row_bytes,
-        "stages": load.tiles_in_flight,
-        "ctas_per_sm": load.ctas_per_sm,
-        "threads": load.threads,
+        "tile_bytes": question.rows * question.row_bytes,
+        "row_bytes": question.row_bytes,
+        "stages": question.stages,
+        "ctas_per_sm": question.ctas_per_sm,
+        "threads": question.threads,
     }
-    found = []
+    loads = {name: question.load(name, of) for name in found}
+    outside = []
     for name, value in quantities.items():
         least, most = (int(of["range", f"{name}_{end}"]) for end in ("least", "most"))
         if not least <= value <= most:
-            found.append(f"{name} is {value}; measured were {least} to {most}")
-    if load.compute_cycles:
-        found.append("compute_cycles: the constants are of pipelines that only copy")
-    return found
+            outside.append(f"{name} is {value}; measured were {least} to {most}")
+    if question.copy_bytes < 16 and any(MECHANISMS[name].by_threads for name in loads):
+        outside.append(f"threads copy {question.copy_bytes} bytes at a time; measured were 16")
+    if question.swizzle == "none" and any(one.copies > max(1, one.lookups) for one in loads.values()):
+        outside.append("a tile is several copies; measured was one, or one under each index")
+    if next(iter(loads.values())).used_share < 1 and question.source == "hbm":
+        outside.append("rows with gaps: the share of HBM's rate that they waste is computed")
+    if question.consumer == "registers" and set(found) != {"ldg"}:
+        outside.append("consumer is registers: reading them from shared memory is not in the times")
+    if question.compute_cycles:
+        outside.append("compute_cycles: the constants are of pipelines that only copy")
+    return outside
 
 
 _COMPARISONS = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -462,10 +609,13 @@ def applies(conditions: str, quantities: Mapping[str, float | str]) -> bool:
 
 def quantities(question: Question) -> dict[str, float | str]:
     """What the conditions of rules name: the fields of a load, what follows from them, and two of the question."""
-    load = question.load()
-    return vars(load) | {
-        "bytes_in_flight_per_sm": load.bytes_in_flight_per_sm,
-        "slice_bytes": load.tile_bytes / load.fan_out,
+    tile_bytes = question.rows * question.row_bytes
+    return vars(question) | {
+        "tile_bytes": tile_bytes,
+        "fan_out": question.cluster,
+        "is_dense": question.is_dense,
+        "bytes_in_flight_per_sm": tile_bytes * question.stages * question.ctas_per_sm,
+        "slice_bytes": tile_bytes / question.cluster,
         "index_rows": question.index_rows,
         "consumer": question.consumer,
     }
@@ -478,6 +628,8 @@ def _cited(gpu: str, question: Question, root: Path) -> list[CitedRule]:
         CitedRule(row["rule"], row["statement"], row["outcome"], row["evidence"] or "", row["run_id"] or "")
         for row in rows
         if applies(row["applies_to"] or "", said)
+        and (question.index_rows == 0 or "index_rows" in row["applies_to"])
+        and (question.copy_bytes == 16 or "fan_out" in row["applies_to"])
     ]
 
 

@@ -41,7 +41,6 @@ SMALL_TILE_BYTES = (
     8 * KIB
 )  # larger ones take longer than one warp needs from tile to tile, unless a multicast brings them
 VECTOR_BYTES = 16  # of a thread's instruction
-PIPELINE_BYTES = 220 * KIB  # of an SM's 228 KiB, with barriers and what the driver keeps
 
 #: Terms whose requests wait for each other, by where the data lie.
 QUEUED = {
@@ -83,6 +82,9 @@ class Load:
         lookups: page-table loads that a tile's copies need; 0 where it has none.
         issuers: producer warps that share copies and page-table loads.
         compute_cycles: cycles for which a CTA works on a tile.
+        copy_bytes: that a thread's instruction moves.
+        used_share: of what is read from HBM, where rows have gaps that their sectors cover.
+        l2_share: of its full rate that L2 gives a tensor so large, data in L2.
     """
 
     tile_bytes: int
@@ -101,6 +103,9 @@ class Load:
     lookups: int = 0
     issuers: int = 1
     compute_cycles: float = 0.0
+    copy_bytes: int = VECTOR_BYTES
+    used_share: float = 1.0
+    l2_share: float = 1.0
 
     @property
     def bytes_in_flight_per_sm(self) -> int:
@@ -241,7 +246,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
         each = of[
             "threads", "piece_cycles" if load.lookups else "vector_cycles"
         ]  # with an address of its own, or not
-        vectors = each * tile / VECTOR_BYTES / load.threads
+        vectors = each * tile / load.copy_bytes / load.threads
         if not moves.through_registers:  # all warps that copy one tile meet at its barrier
             together = load.threads / 32 - (load.pipeline == SPECIALIZED)
             synchronized = of["threads", "warp_cycles"] * together
@@ -249,6 +254,9 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
             round_trip += synchronized
             issue += synchronized
         issue += vectors / load.warps
+        # All warps of an SM issue through one load unit.
+        at_once = of["threads", "slot_cycles"] * tile / load.copy_bytes / 32 * load.ctas_per_sm
+        issue = _most(issue, at_once)
         round_trip += vectors
     else:
         copying = of["tma", "copy_cycles"] * (load.copies - 1)
@@ -272,6 +280,7 @@ def terms(mechanism: str, load: Load, of: Constants, share: str = "slices") -> d
         once_for = _least(once_for, 1 + of[way, "merged_per_64_kib"] * tile * flight / (64 * KIB))
     efficiency = _row_efficiency(mechanism, load, of)
     asked = tile * load.ctas_per_sm * sms
+    efficiency *= load.used_share if load.source == "hbm" else load.l2_share
     found["bandwidth"] = asked / once_for / of["gpu", f"{load.source}_bytes_per_cycle"] / efficiency
     if way == "tma" and load.fan_out > 1:  # apart, L2 reads for every CTA what HBM brought once
         found["bandwidth"] = _most(found["bandwidth"], asked / of["gpu", "l2_bytes_per_cycle"])
@@ -382,7 +391,7 @@ def instructions(mechanism: str, load: Load) -> float:
     """Copies and page-table loads of a tile that the busiest thread issues."""
     moves = MECHANISMS[mechanism]
     if moves.by_threads:
-        return max(1.0, load.tile_bytes / VECTOR_BYTES / load.threads)
+        return max(1.0, load.tile_bytes / load.copy_bytes / load.threads)
     if moves.pushes:
         return float(load.fan_out)  # its own part, and one copy to each other CTA
     return (load.copies + load.lookups) / load.issuers
@@ -418,32 +427,3 @@ def constants(gpu: str, root: Path = DATA) -> Constants:
             f"no model of {gpu!r}: choose {known}, or measure it and run python -m labkernels fit"
         )
     return found
-
-
-def best_gain(mechanism: str, load: Load, of: Constants) -> tuple[str, float]:
-    """The one change to an operand that brings its bytes fastest, shared memory permitting.
-
-    Returns:
-        What to change, and time now over time then; ("", 1) where nothing helps.
-    """
-    flight, tile, ctas = load.tiles_in_flight, load.tile_bytes, load.ctas_per_sm
-    changes = {
-        f"keep {2 * flight} tiles in flight instead of {flight}": replace(load, tiles_in_flight=2 * flight),
-        f"make tiles of {2 * tile} bytes instead of {tile}": replace(
-            load,
-            tile_bytes=2 * tile,
-            copies=2 * load.copies if load.copies > 1 else 1,
-            lookups=2 * load.lookups,
-        ),
-        f"run {2 * ctas} CTAs on an SM instead of {ctas}": replace(load, ctas_per_sm=2 * ctas),
-        "let 4 warps share the copies": replace(load, issuers=max(load.issuers, min(4, load.copies))),
-        "make rows of 128 bytes": replace(load, row_bytes=max(load.row_bytes, min(128, tile))),
-    }
-    now = predict(mechanism, load, of).gbps
-    gains = {
-        what: predict(mechanism, changed, of).gbps / now
-        for what, changed in changes.items()
-        if changed.bytes_in_flight_per_sm <= max(PIPELINE_BYTES, load.bytes_in_flight_per_sm)
-    }
-    best = max(gains, key=gains.__getitem__)
-    return (best, gains[best]) if gains[best] > 1 else ("", 1.0)

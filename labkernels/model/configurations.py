@@ -34,6 +34,7 @@ TABLE = ["experiment", "run_id", "mechanism", "variant", *LOAD, "slots", "p05", 
 #: Experiments that constants are fitted to or read off.
 EXPERIMENTS = (
     "pipelines", "plain_loads", "row_shape", "multicast_fair", "short_kernels", "issue", "issue_inline", "handover",
+    "l2_footprint",
 )  # fmt: skip
 #: Those of them with loads side by side.
 LOADS = ("pipelines", "plain_loads", "row_shape", "multicast_fair")

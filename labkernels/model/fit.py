@@ -23,6 +23,7 @@ from labkernels.model.configurations import (
     pipelines,
     predicted,
 )
+from labkernels.operand import MIB
 from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies.latency.findings import burst_cycles, issue_slope_cycles
@@ -102,6 +103,10 @@ SHARED = {
         "one more 16-byte cp.async of a thread, in a burst, with an address of its own",
     ),
     ("threads", "vector_cycles"): ("cycles", "the same, at a fixed distance from the one before"),
+    ("threads", "slot_cycles"): (
+        "cycles",
+        "one more copy of a warp, of four that issue through one load unit",
+    ),
     ("threads", "warp_cycles"): ("cycles", "one more warp at the barriers of a multistage pipeline"),
     ("threads", "barrier_cycles"): ("cycles", "the second barrier of a tile"),
     ("threads", "short_row_share_at_16"): (
@@ -126,6 +131,7 @@ START = {
 #: What the measured range is of, and how the form calls it.
 RANGES = {"tile_bytes": "tile_bytes", "row_bytes": "row_bytes", "slots": "stages", "ctas_per_sm": "ctas_per_sm",
           "threads": "threads"}  # fmt: skip
+L2_WHOLE_BYTES = 32 * MIB  # a footprint that L2 serves at its full rate
 UNKNOWN = 0.01  # weight of `START`: a constant that no row tells stays there
 
 NAMES = [key for key in SHARED if key[1] in START and key[0] != "dsm"] + [
@@ -158,7 +164,26 @@ def known_before(rows: Frames) -> Constants:
             known[STARTS[mechanism], f"start_{source}_us"] = float(one["duration_us"].median())
     slope = [burst_cycles(rows["issue_inline"], "cp_async", length) for length in BURSTS]
     known["threads", "vector_cycles"] = (slope[1] - slope[0]) / (BURSTS[1] - BURSTS[0])
+    four = [burst_cycles(rows["issue_inline"], "cp_async", length, warps=4) for length in BURSTS]
+    known["threads", "slot_cycles"] = (four[1] - four[0]) / (BURSTS[1] - BURSTS[0]) / 4
+    for mib, share in _l2_shares(rows["l2_footprint"]).items():
+        known["L2 footprint", f"share_at_{mib}_mib"] = share
     return known | _from_bursts(rows["issue"])
+
+
+def _l2_shares(frame: pd.DataFrame) -> dict[int, float]:
+    """What L2 gives to TMA tiles of larger and larger footprints, over what it gives to the smallest."""
+    tiles = frame[frame["mechanism"].eq("tma_tile")]
+    rates = tiles.groupby(["footprint_bytes", "kernel", "tile_bytes", "stages", "ctas_per_sm"])[
+        "gbps"
+    ].median()
+    best = rates.groupby("footprint_bytes").max()
+    least = best.index[best.index >= L2_WHOLE_BYTES].min()
+    return {
+        int(size // MIB): min(1.0, float(rate / best[least]))
+        for size, rate in best.items()
+        if least <= size <= frame["l2_bytes"].iloc[0]
+    }
 
 
 def _from_bursts(issue: pd.DataFrame) -> Constants:
@@ -259,6 +284,8 @@ def _about(way: str, name: str) -> tuple[str, str]:
     """Unit and meaning of a constant."""
     if way == "range":
         return "bytes" if "bytes" in name else "count", "edge of the measured range"
+    if name.startswith("share_at"):
+        return "ratio", "L2's rate for a tensor of this size over its full rate"
     if name.startswith("sms_at"):
         return "SMs", "SMs that clusters of this size keep busy"
     if name.startswith("ratio_"):
