@@ -32,7 +32,7 @@ from labkernels.model.closed_form import (
     predict,
     terms,
 )
-from labkernels.store import RUNS, Store
+from labkernels.store import RUNS, Store, datasheet
 from labkernels.studies.select import require_rows
 
 GPU = gpus()[0]
@@ -423,8 +423,36 @@ def test_a_reason_stands_once_however_many_mechanisms_it_excludes():
 
 
 def test_a_gpu_without_a_model_is_named():
-    with pytest.raises(NotMeasured, match="no model of 'No such GPU': choose NVIDIA H200"):
+    with pytest.raises(
+        NotMeasured,
+        match="choose NVIDIA H200, by projection H100 SXM5, H100 PCIe, B200, H20",
+    ):
         advise(Question(), "No such GPU")
+
+
+@pytest.mark.parametrize("gpu", ["H100 SXM5", "NVIDIA H100 PCIe", "NVIDIA H20", "B200"])
+def test_another_gpu_is_projected_with_its_error(gpu):
+    sheet, own = datasheet(gpu), advise(Question(), GPU)
+    advice = advise(Question(), gpu)
+    assert advice.gpu == gpu and "was not measured" in advice.outside[0] and advice.run_ids == own.run_ids
+    first, measured = advice.ranked[0], own.ranked[0]
+    assert (
+        first.gbps <= sheet.memory_gbps and abs(first.gbps / measured.gbps - sheet.memory_gbps / 4800) < 0.15
+    )
+    assert first.high_us / first.time_us > measured.high_us / measured.time_us
+    if sheet.l2_mb:
+        assert advise(Question(source="l2", tensor_mib=16), gpu).ranked
+    else:
+        with pytest.raises(BadArgument, match="how large L2 is"):
+            advise(Question(source="l2", tensor_mib=16), gpu)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why"), [("A100 SXM", "sm_80 has cp.async"), ("RTX 5090", "sm_120 has TMA without wgmma")]
+)
+def test_a_gpu_without_the_instructions_gets_a_sentence(gpu, why):
+    with pytest.raises(NotMeasured, match=why):
+        advise(Question(), gpu)
 
 
 def test_advice_imports_nothing_that_could_touch_a_gpu():

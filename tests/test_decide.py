@@ -50,9 +50,9 @@ def questions(count: int, seed: int = 20260131) -> list[dict]:
     return found
 
 
-def asked(given: dict) -> dict:
+def asked(given: dict, gpu: str = GPU) -> dict:
     try:
-        return {"advice": advise(Question(**given), GPU)}
+        return {"advice": advise(Question(**given), gpu)}
     except BadArgument as error:
         return {"error": str(error)}
 
@@ -122,6 +122,23 @@ def test_page_and_python_agree_on_random_operands(page):
             assert (told["binding"], told["share"], told["form"]) == (one.binding, one.share, one.form)
         assert answer["gain"] == pytest.approx(advice.change_gain, rel=TOLERANCE)
     assert legal >= LEGAL
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("gpu", other_gpus.known())
+def test_page_and_python_agree_on_projections(page, gpu):
+    chosen = questions(300, seed=7)
+    answers = page.evaluate(
+        "([asked, gpu]) => asked.map(question => document.querySelector('.lab-decide').advise(question, gpu))",
+        [chosen, gpu],
+    )
+    for question, answer in zip(chosen, answers, strict=True):
+        python = asked(question, gpu)
+        assert ("error" in answer) == ("error" in python), question
+        if "error" not in answer:
+            times = {one["mechanism"]: one["time_us"] for one in answer["ranked"]}
+            told = {one.mechanism: one.time_us for one in python["advice"].ranked}
+            assert times == pytest.approx(told, rel=TOLERANCE), question
 
 
 @pytest.mark.book

@@ -167,6 +167,7 @@
     const tile = q.row_bytes * q.rows;
     const rows = Math.max(1, Math.floor((q.tensor_mib * 2 ** 20) / pitch / q.rows + 0.5)) * q.rows;
     const tensor = Math.floor(pitch / q.row_bytes) * q.row_bytes * rows, l2 = of.gpu.l2_bytes;
+    if (q.source === "l2" && !l2) refuse("source is l2, and no source says how large L2 is on this GPU: give source hbm");
     if (q.source === "l2" && tensor > l2) refuse(`source is l2, the tensor has ${tensor} bytes and L2 ${l2}: give source hbm, or as tensor_mib the part that is read again and again`);
     const measured = Object.keys(of.gpu).filter((name) => name.startsWith("sms_at_fan_out_")).map((name) => Number(name.slice(15)));
     if (!measured.includes(q.cluster)) refuse(`cluster is ${q.cluster}, measured were ${measured.sort((a, b) => a - b).join(", ")}: give one of them`);
@@ -342,28 +343,31 @@
   }
 
   function start(root) {
-    const { constants, meanings, mechanisms, form: entries } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    const { constants, others, meanings, mechanisms, form: entries } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
     Object.assign(MECHANISMS, mechanisms);
     const form = root.querySelector("form"), body = root.querySelector("tbody");
     const answer = root.querySelector(".lab-decide-answer"), more = root.querySelector(".lab-decide-more");
     const fields = [...form.elements].filter((field) => field.name);
+    const gpu = fields.find((field) => field.name === "gpu");
+    const constantsOf = (name) => (name ? others[name].constants : constants);
 
     const kinds = Object.fromEntries(entries.map((one) => [one.name, one.kind]));
     const question = () =>
-      Object.fromEntries(fields.map(({ name, value }) => [name, kinds[name] === "str" ? value : Number(value || NaN)]));
+      Object.fromEntries(fields.filter((field) => field !== gpu).map(({ name, value }) => [name, kinds[name] === "str" ? value : Number(value || NaN)]));
 
     function show() {
       const begin = performance.now();
       body.replaceChildren();
       more.textContent = "";
       try {
-        const advice = advise(question(), constants, entries);
+        const advice = advise(question(), constantsOf(gpu.value), entries);
         answer.textContent = advice.choice + (advice.in_cluster === null ? "" : advice.in_cluster ? ", in a cluster" : ", without a cluster: neighbouring CTAs");
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
           body.append(row([[one.mechanism, one.share, one.form].filter(Boolean).join(", "), `${number(one.time_us)} µs`, `${number(one.low_us)} to ${number(one.high_us)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
         for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, "excluded", "", "", why.join("; ")]));
-        if (advice.gain > NO_DIFFERENCE) more.textContent = `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
+        if (gpu.value) more.textContent = `${others[gpu.value].said}. `;
+        if (advice.gain > NO_DIFFERENCE) more.textContent += `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         answer.textContent = error.message;
@@ -391,9 +395,9 @@
       root.scrollIntoView();
     });
     root.querySelector(".lab-decide-live").hidden = false;
-    root.advise = (asked) => {
+    root.advise = (asked, name = "") => {
       try {
-        return advise(asked, constants, entries);
+        return advise(asked, constantsOf(name), entries);
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         return { error: error.message };

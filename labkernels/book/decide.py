@@ -10,8 +10,17 @@ import pandas as pd
 from labkernels.charts.tables import Table
 from labkernels.forms import Entry, entries
 from labkernels.mechanisms import MECHANISMS
+from labkernels.model import other_gpus
 from labkernels.model.advisor import PREFERENCE, Question, advise, fastest_form
-from labkernels.model.closed_form import IN_CLUSTERS, TERMS, Load, constants, forms_of, predict
+from labkernels.model.closed_form import (
+    IN_CLUSTERS,
+    TERMS,
+    Constants,
+    Load,
+    constants,
+    forms_of,
+    predict,
+)
 from labkernels.operand import KIB
 
 _STYLE = """
@@ -131,6 +140,13 @@ def traits() -> dict[str, dict[str, object]]:
     }
 
 
+def _nested(of: Constants) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (way, name), value in of.items():
+        found.setdefault(way, {})[name] = value
+    return found
+
+
 class Form:
     """The form, live in the browser.
 
@@ -140,9 +156,11 @@ class Form:
 
     def __init__(self, gpu: str) -> None:
         self.gpu = gpu
-        self.constants: dict[str, dict[str, float]] = {}
-        for (way, name), value in constants(gpu).items():
-            self.constants.setdefault(way, {})[name] = value
+        self.constants = _nested(constants(gpu))
+        self.others = {
+            name: {"constants": _nested(other_gpus.projected(name, gpu)), "said": other_gpus.said(name, gpu)}
+            for name in other_gpus.known()
+        }
 
     def __repr__(self) -> str:
         return f"decision form, constants of the {self.gpu}"
@@ -152,9 +170,22 @@ class Form:
             {name: getattr(one, name) for name in _LIMITS} | {"kind": one.kind.__name__}
             for one in entries(Question)
         ]
-        given = {"constants": self.constants, "meanings": TERMS, "mechanisms": traits(), "form": form}
+        given = {
+            "constants": self.constants,
+            "others": self.others,
+            "meanings": TERMS,
+            "mechanisms": traits(),
+            "form": form,
+        }
         data = json.dumps(given).replace("</", "<\\/")
-        fields = "".join(map(self._field, entries(Question)))
+        names = "".join(
+            f'<option value="{html.escape(name)}">{html.escape(name)}, projected</option>'
+            for name in self.others
+        )
+        fields = (
+            f'<label>GPU<select name="gpu" data-default=""><option value="">{html.escape(self.gpu)}</option>{names}'
+            "</select></label>"
+        ) + "".join(map(self._field, entries(Question)))
         heads = "".join(
             f'<th scope="col">{head}</th>'
             for head in ("mechanism", "predicted time", "interval, µs", "GB/s", "what binds")

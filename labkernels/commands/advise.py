@@ -10,7 +10,10 @@ from labkernels.model.advisor import Question, advise, describe
 
 def options() -> Iterator[Option]:
     """The operand, and whose constants."""
-    yield option("--gpu", help="name of a GPU with fitted constants (default: the first)")
+    yield option(
+        "--gpu",
+        help="a GPU with fitted constants (default: the first), or one that they are projected to",
+    )
     yield READS
     yield from form_options(Question)
 

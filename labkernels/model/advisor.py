@@ -14,6 +14,7 @@ from labkernels.errors import BadArgument
 from labkernels.forms import entry
 from labkernels.legality import BULK_COPY, Violation, violations
 from labkernels.mechanisms import MECHANISMS
+from labkernels.model import other_gpus
 from labkernels.model.closed_form import (
     ALONE,
     IN_CLUSTERS,
@@ -310,15 +311,17 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
 
     Args:
         question: the operand.
-        gpu: a GPU with fitted constants; by default the only one, or the first.
+        gpu: a GPU with fitted constants, by default the first; or one that they can be projected to (`other_gpus`).
         root: folder of the tables, with the fitted constants.
 
     Raises:
         BadArgument: no mechanism can take the operand (a line for each reason), or the cluster was not measured.
-        NotMeasured: a GPU without constants.
+        NotMeasured: a GPU without constants that nothing is known of, or that lacks the instructions.
     """
-    gpu = gpu or next(iter(gpus(root)), "")
-    of = constants(gpu, root)
+    base = next(iter(gpus(root)), "")
+    gpu = gpu or base
+    is_projected = bool(base) and gpu not in gpus(root)
+    of = other_gpus.projected(gpu, base, root) if is_projected else constants(gpu, root)
     operand = question.operand()
     delivered = prod(operand.shape) * operand.element_bytes * question.cluster
     _require_measured(question, operand, of)
@@ -355,9 +358,9 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
         {name: tuple(reason.replace("`", "") for reason in reasons) for name, reasons in excluded.items()},
         change,
         gain,
-        tuple(_cited(gpu, question, root)),
-        run_ids(gpu, root),
-        tuple(_outside(question, found, of)),
+        tuple(_cited(base if is_projected else gpu, question, root)),
+        run_ids(base if is_projected else gpu, root),
+        ((other_gpus.said(gpu, base),) if is_projected else ()) + tuple(_outside(question, found, of)),
     )
 
 
@@ -552,6 +555,8 @@ def _candidate(one: Prediction, delivered: int, source: str, of: Constants) -> C
 
 def _require_measured(question: Question, operand: Operand, of: Constants) -> None:
     tensor, l2 = prod(operand.shape) * operand.element_bytes, int(of["gpu", "l2_bytes"])
+    if question.source == "l2" and not l2:
+        raise BadArgument("`source` is l2, and no source says how large L2 is on this GPU: give `source` hbm")
     if question.source == "l2" and tensor > l2:
         raise BadArgument(
             f"`source` is l2, the tensor has {tensor} bytes and L2 {l2}: give `source` hbm, or as `tensor_mib` the "
