@@ -9,6 +9,7 @@ import pytest
 from labkernels.book.decide import TYPICAL, Form, address, typical
 from labkernels.errors import BadArgument
 from labkernels.forms import entries
+from labkernels.model import other_gpus
 from labkernels.model.advisor import PREFERENCE, Question, advise, gpus
 from labkernels.paths import BOOK
 
