@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from labkernels.charts.text import kib, percent
-from labkernels.model import project, validate
+from labkernels.charts.text import percent
+from labkernels.model import validate
 from labkernels.model.choosing import ADVISOR, score
 from labkernels.model.closed_form import constants
 from labkernels.model.fit import FORWARDED_NAMES, NAMES
@@ -145,19 +145,17 @@ def page_table(store: Store, gpu: str) -> dict[str, str | float]:
     }
 
 
-def projection(b200: pd.DataFrame, h100: pd.DataFrame, gpu: str) -> dict[str, str]:
+def projection(b200: pd.DataFrame, h100: pd.DataFrame) -> dict[str, str]:
     """How near projections are to published curves.
 
     Args:
         b200: of `project.projected`.
         h100: the same.
-        gpu: whose constants were projected.
     """
     late = h100[h100["bytes_in_flight_per_sm"].ge(23000)]
     return {
         "b200_error": _error(b200),
         "b200_tma_error": _error(where(b200, mechanism="tma_tile")),
-        "b200_crossover": kib(project.crossover_bytes("B200", gpu)),
         "h100_low": f"{h100['ratio'].min():.2f}",
         "h100_high": f"{h100['ratio'].max():.2f}",
         "h100_late": _error(late),

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from labkernels.model.closed_form import MULTISTAGE, Constants, Load, constants, predict
@@ -53,18 +52,3 @@ def projected(target: str, base: str) -> pd.DataFrame:
     rows = _curve(target)
     found = rows.assign(predicted_gbps=[rate(row) for row in rows.itertuples(index=False)])
     return found.assign(ratio=found["predicted_gbps"] / found["value"])
-
-
-def crossover_bytes(target: str, base: str) -> float:
-    """Bytes in flight per SM from which TMA is ahead of cp.async for good, as projected; NaN if not below 128 KiB."""
-    of = _constants(target, base)
-    axis = np.geomspace(4096, 131072, 241)
-
-    def rate(mechanism: str, at: float) -> float:
-        return predict(
-            mechanism, replace(PLAIN, tile_bytes=int(at) // STAGES, **PIPELINES[mechanism]), of
-        ).gbps
-
-    lead = [rate("tma_tile", at) > rate("cp_async", at) for at in axis]
-    behind = [at for at, ahead in zip(axis, lead, strict=True) if not ahead]
-    return float(behind[-1]) if behind and lead[-1] else float("nan")
