@@ -21,6 +21,7 @@ from labkernels.protocols import (
     contiguous,
     exchange,
     gather,
+    mainloop,
     stream,
     visibility,
 )
@@ -105,9 +106,16 @@ def test_a_missing_argument_is_named():
 
 def test_stages_have_as_many_barriers_as_the_ptx_declares():
     assert {declared(spec).max_stages for spec in STAGED} == {32}
-    assert {spec.protocol for spec in STAGED} == {"stream", "pipeline", "gather", "ring", "exchange"}
+    assert {spec.protocol for spec in STAGED} == {
+        "stream",
+        "pipeline",
+        "gather",
+        "ring",
+        "exchange",
+        "mainloop",
+    }
     unstaged = {(s.mechanism, dict(s.constants).get("completion")) for s in kernels(protocol="stream")} - {
-        (s.mechanism, dict(s.constants).get("completion")) for s in STAGED
+        (s.mechanism, dict(s.constants).get("completion")) for s in STAGED if s.protocol == "stream"
     }
     assert unstaged == {("ldg", None), ("cp_async", "group")}
 
@@ -183,6 +191,7 @@ def launched(monkeypatch):
         exchange,
         gather,
         cluster_pipeline,
+        mainloop,
         stream,
         visibility,
     ):
@@ -260,6 +269,11 @@ def launch_visibility(gpu, spec):
         visibility.sight(gpu, spec, 4, 2, 1024, 3, MEMORY, 1)
 
 
+def launch_mainloop(gpu, spec, stages=4):
+    c = mainloop.MainLoopConfiguration(spec, stages)
+    mainloop.MainLoop(gpu, c, mainloop.Operands([c], gpu.facts.sm_count)).launch(32)
+
+
 LAUNCH = {
     "stream": launch_stream,
     "multistage": launch_contiguous,
@@ -270,6 +284,7 @@ LAUNCH = {
     "ring": launch_ring,
     "exchange": launch_exchange,
     "gather": launch_gather,
+    "mainloop": launch_mainloop,
     "pair": lambda gpu, spec: exchange.pair_cycles(gpu, spec, 4, 1, 2, 64, 5),
     "arrival": lambda gpu, spec: exchange.arrivals(gpu, spec, 4, 15, 1024, 5, MEMORY),
     "visibility": launch_visibility,

@@ -182,6 +182,13 @@ BENT = [
     ("gemm_empty_side", "duration_us", 0.5, "kernel == 'bf16_128x256_2x1'"),
     ("gemm_decode", "duration_us", 2, "kernel == 'bf16_128x128_1x4'"),
     ("gemm_outside", "duration_us", 0.5, "m == 16"),
+    ("tma_beside_tensor_cores", "cycles_per_step", 1.05, "mechanism == 'tma_tile'"),
+    ("cp_async_beside_tensor_cores", "cycles_per_step", 0.9, "mechanism == 'cp_async'"),
+    ("plain_loads_beside_tensor_cores", "cycles_per_step", 0.5, "mechanism == 'ldg'"),
+    ("three_stages_for_tensor_cores", "cycles_per_step", 0.5, "stages == 2"),
+    ("warps_of_cp_async", "cycles_per_step", 0.5, "mechanism == 'cp_async' and producer_warps == 2"),
+    ("swizzle_of_128_bytes", "cycles_per_step", 0.2, "swizzle_bytes == 0"),
+    ("arithmetic_left_over", "cycles_per_step", 1.2, "mechanism == 'tma_tile' and compute == 'fma'"),
 ]
 
 

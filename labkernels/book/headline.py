@@ -17,6 +17,7 @@ from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.crossover import prices
 from labkernels.studies.gemm import findings as gemm
+from labkernels.studies.kernel import mainloop_findings
 from labkernels.studies.l2 import findings as l2
 from labkernels.studies.latency import findings as latency
 from labkernels.studies.multicast import findings as multicast
@@ -122,6 +123,8 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),
+    "wgmma_beside_tma": ("ratio", "mainloop", mainloop_findings.wgmma_beside("tma_tile")),
+    "wgmma_beside_cp_async": ("ratio", "mainloop", mainloop_findings.wgmma_beside("cp_async")),
 }  # fmt: skip
 
 #: Figures that are scores of the advisor, the worst over all splits, and which is the worst.

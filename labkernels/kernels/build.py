@@ -116,11 +116,15 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
         cubin = cubin_file.read_bytes()
     else:
         from labkernels.kernels.link import examine, inline, link
+        from labkernels.kernels.whole import compile_whole
 
         text, parameters = _numba_side(spec, arch, entry)
         modules = [text, ptx] if ".visible .func" in ptx else [inline(text, ptx)]
         try:
-            cubin = link(modules, arch, spec.max_registers)
+            if spec.moves_registers:
+                cubin = compile_whole(*modules, arch, spec.mainloop_threads)
+            else:
+                cubin = link(modules, arch, spec.max_registers)
         except AssemblyError as error:
             raise AssemblyError(f"{spec.name}: its PTX does not assemble: {error}") from error
         facts, found = examine(spec, cubin)

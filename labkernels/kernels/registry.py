@@ -6,6 +6,9 @@ from itertools import product
 
 from labkernels.errors import BadArgument
 from labkernels.mechanisms import ARCHITECTURES, GLOBAL, MECHANISMS, Mechanism
+from labkernels.operand import WARP
+
+REGISTERS_PER_SM = 65536
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class KernelSpec:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Architectures the kernel exists for: wgmma is Hopper's alone."""
-        return ("sm_90a",) if dict(self.constants).get("compute") == "wgmma" else ARCHITECTURES
+        on_hopper = dict(self.constants).get("compute") == "wgmma" or self.moves_registers
+        return ("sm_90a",) if on_hopper else ARCHITECTURES
 
     @property
     def max_registers(self) -> int:
@@ -53,6 +57,8 @@ class KernelSpec:
         tensor cores fills the SM with one block of 384 threads.
         """
         constants = dict(self.constants)
+        if self.protocol == "mainloop":
+            return min(224, REGISTERS_PER_SM // self.mainloop_threads // 8 * 8)
         if constants.get("compute") == "wgmma":
             return 168
         if self.protocol == "multistage":  # one set of up to two vectors leaves room for 2,048 threads
@@ -61,6 +67,18 @@ class KernelSpec:
             return 128
         vectors = constants.get("chunks", 1) if self.traits.through_registers else 0
         return {4: 80, 8: 128, 16: 128}.get(vectors, 64)
+
+    @property
+    def moves_registers(self) -> bool:
+        """Whether its warpgroups hand registers to each other (setmaxnreg)."""
+        return bool(dict(self.constants).get("producer_registers"))
+
+    @property
+    def mainloop_threads(self) -> int:
+        """Threads of a block of protocol `mainloop`: two warpgroups consume; registers move by warpgroups."""
+        constants = dict(self.constants)
+        warps = constants["producers"]
+        return 256 + WARP * (-(-warps // 4) * 4 if self.moves_registers else warps)
 
     def broken_promise(self, timed: Iterable[str], all_code: Iterable[str]) -> str:
         """What the kernel's machine code lacks or should not have, in words; empty if it is as promised.
@@ -79,6 +97,8 @@ class KernelSpec:
         reads_tables = self.protocol in ("gather", "descriptor")
         has_table = reads_tables or dict(self.constants).get("per_copy") == "lookup"
         allowed = {*own.carriers, *(("ldg",) if has_table else ())}
+        if self.protocol == "mainloop" and own.crosses_ctas:  # one of two operands is for this CTA alone
+            allowed.add("tma_tile")
         foreign = [
             name
             for name in all_code
@@ -187,6 +207,83 @@ WAYS_OUT = {
 }  # of a block that fills a stage, then issues its store
 FRAGMENTS = {"layout": ("fragments",), "chunks": (4,)}  # of a warp group: 64 rows of 128 bytes
 
+MAINLOOP_TILES = ((128, 128), (128, 256), (256, 128))
+SPANS = (64, 32, 16)  # bytes of a swizzle's row besides 128; 16: none
+WORK = (8, 16, 32)  # FFMA for each word that is read
+LESS = (1, 2)  # of the four wgmma of a step, those that are computed: less is read of what is copied
+MOVED = {"producer_registers": 40, "consumer_registers": 232}  # setmaxnreg, one warpgroup of producers
+EVEN = {"producer_registers": 0, "consumer_registers": 0}  # all threads keep what they are launched with
+GIVEN = {"pitch_bytes": 4096}  # known when the kernel is compiled
+PACKED = {"pitch_bytes": 128}  # the tile of each step is one run of memory
+
+Axes = dict[str, tuple[int | str, ...]]
+
+
+def _mainloop(tile: tuple[int, int] = (128, 128), **axes: int | str | tuple) -> Axes:
+    """Main loops of a matrix product: the plain one, varied along the given axes."""
+    plain = {"m": tile[0], "n": tile[1], "span": 128, "compute": "wgmma", "work": 0, "producers": 1, **MOVED}
+    return {
+        name: value if isinstance(value, tuple) else (value,) for name, value in {**plain, **axes}.items()
+    }
+
+
+def _copied_by_engine() -> tuple[Axes, ...]:
+    copies = ("all", "first")
+    return (
+        *(_mainloop(tile, copies=copies) for tile in MAINLOOP_TILES),
+        _mainloop(work=LESS, copies="all"),
+        _mainloop(span=SPANS, copies=copies),
+        _mainloop(**EVEN, copies=copies),
+        *(_mainloop(tile, compute="none", copies="all") for tile in MAINLOOP_TILES),
+        _mainloop(compute="none", span=SPANS, copies="all"),
+        _mainloop(compute="fma", work=WORK, **EVEN, copies=copies),
+    )
+
+
+def _copied_by_threads() -> tuple[Axes, ...]:
+    """cp.async: by more and more warps; by one, whose pitch is not known; handed over by the producer."""
+    plain = {"handover": "mbarrier", **GIVEN}
+    wide = {**plain, "producers": 8, "consumer_registers": 216}
+    return (
+        *(_mainloop(tile, **{**plain, "producers": (1, 2, 4)}) for tile in MAINLOOP_TILES),
+        *(_mainloop(tile, **wide) for tile in MAINLOOP_TILES if tile[1] < 256),
+        *(_mainloop(tile, producers=4, handover="group", behind=2, **GIVEN) for tile in MAINLOOP_TILES),
+        _mainloop(producers=4, handover="group", behind=4, **GIVEN),
+        _mainloop(work=LESS, producers=4, handover="mbarrier", **GIVEN),
+        *(_mainloop(tile, producers=4, handover="mbarrier", pitch_bytes=0) for tile in MAINLOOP_TILES),
+        _mainloop(span=SPANS, producers=4, lanes=("rows", "banks"), **plain),
+        _mainloop(compute="none", span=SPANS, producers=4, lanes=("rows", "banks"), **plain),
+        *(_mainloop(tile, compute="none", producers=(1, 4), **plain) for tile in MAINLOOP_TILES),
+        _mainloop(**EVEN, producers=(1, 2, 4), **plain),
+        _mainloop(producers=4, handover="mbarrier", **PACKED),
+        _mainloop(compute="fma", work=WORK, **EVEN, producers=(1, 2, 4), **plain),
+        _mainloop(compute="fma", work=WORK, **EVEN, producers=(1, 4), handover="mbarrier", **PACKED),
+    )
+
+
+def _through_registers() -> tuple[Axes, ...]:
+    """Plain loads, with as many vectors under way as the threads that multiply leave registers for."""
+
+    def loads(tile: tuple[int, int], warps: int, turns: int, own: int, **axes: int | str | tuple) -> Axes:
+        left = (REGISTERS_PER_SM // 128 // (warps // 4 + 2) // 8 * 8) * (warps // 4 + 2) - warps // 4 * own
+        moved = {"producer_registers": own, "consumer_registers": left // 2 // 8 * 8}
+        return _mainloop(tile, **{"producers": warps, "turns": turns, **moved, **GIVEN, **axes})
+
+    return (
+        loads((128, 128), 4, 1, 104),
+        loads((128, 128), 8, 2, 104),
+        loads((128, 128), 8, 1, 80),
+        loads((128, 256), 4, 1, 136),
+        loads((256, 128), 4, 1, 136),
+        loads((256, 128), 8, 1, 80),
+        loads((128, 128), 8, 2, 104, span=16, lanes=("rows", "banks")),
+        loads((128, 128), 8, 2, 104, compute="none"),
+        loads((256, 128), 8, 1, 80, compute="none"),
+        loads((128, 128), 4, 1, 0, compute="fma", work=WORK, consumer_registers=0),
+        loads((128, 128), 8, 2, 0, compute="fma", work=WORK, consumer_registers=0),
+    )
+
+
 #: Mechanism → protocol → families of axes (constant → values); a protocol's kernels are their products. Reductions have
 #: none yet.
 AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
@@ -198,6 +295,7 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
             {"destination": ("register",), "chunks": (1,), "policy": ("nc",), "clock": ("chain",)},
             {"destination": ("shared",), "chunks": (1, 4, 8), "policy": ("nc",)},
         ),
+        "mainloop": _through_registers(),
         "issue": ({"chunks": (1, 4, 16), "policy": ("nc",)},),
         "burst": ({"train": (1, 4, 8, 16), "policy": ("nc",)},),
     },
@@ -212,6 +310,7 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
             {"depth": (2, 4, 8), "chunks": (4,), "barriers": (1,), "prefetch": ("none",)},
         ),
         "pipeline": _producer_warps(),
+        "mainloop": _copied_by_threads(),
         "gather": _gathers(compute=("none",)) + _gathers(compute=("wgmma",)),
         "chase": ({"completion": ("group", "mbarrier"), "chunks": (1, 4, 8)},),
         "issue": ({},),
@@ -247,8 +346,10 @@ AXES: dict[str, dict[str, tuple[Mapping[str, tuple[int | str, ...]], ...]]] = {
         "arrival": ({},),
         "visibility": ({},),
         "descriptor": ({"use": ("plain", "prefetch", "replace")},),
+        "mainloop": _copied_by_engine(),
     },
     "tma_multicast": {
+        "mainloop": tuple(_mainloop(tile, compute=("wgmma", "none")) for tile in MAINLOOP_TILES),
         "ring": (
             _pipelines({"share": ("slices", "leader"), "producers": (1, 2), "consumers": CONSUMERS}),
             _pipelines({"share": ("slices", "leader"), "producers": (4,), "consumers": (4,)}),
