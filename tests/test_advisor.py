@@ -322,6 +322,15 @@ def test_narrow_copies_cost_what_they_cost(source):
     assert rates["cp_async", 4] < rates["cp_async", 16] and issue[4] > 2 * issue[16]
 
 
+def test_impossible_is_another_word_than_not_measured():
+    told = describe(advise(Question(alignment_bytes=8), GPU))
+    assert (
+        "tma_tile       impossible: " in told and "outside the measured range: threads copy 8 bytes" in told
+    )
+    shared = describe(advise(Question(cluster=4, source="l2", tensor_mib=16), GPU))
+    assert "cp_async       not measured: " in shared and "excluded" not in shared
+
+
 def test_alignment_follows_from_the_pitch():
     assert Question(row_bytes=100, rows=32, element_bytes=4).copy_bytes == 4
     assert Question(row_bytes=128, rows=32, pitch_bytes=6932, element_bytes=4).copy_bytes == 4

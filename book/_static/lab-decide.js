@@ -365,7 +365,7 @@
         if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
         for (const one of advice.ranked)
           body.append(row([[one.mechanism, one.share, one.form].filter(Boolean).join(", "), `${number(one.time_us)} µs`, `${number(one.low_us)} to ${number(one.high_us)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
-        for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, "excluded", "", "", why.join("; ")]));
+        for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, why.every((one) => one.includes("measured")) ? "not measured" : "impossible", "", "", why.join("; ")]));
         if (gpu.value) more.textContent = `${others[gpu.value].said}. `;
         if (advice.gain > NO_DIFFERENCE) more.textContent += `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
       } catch (error) {

@@ -638,6 +638,11 @@ def _cited(gpu: str, question: Question, root: Path) -> list[CitedRule]:
     ]
 
 
+def how_excluded(reason: str) -> str:
+    """Whether a mechanism cannot take an operand, or nobody measured how it does."""
+    return "not measured" if "measured" in reason else "impossible"
+
+
 def describe(advice: Advice) -> str:
     """The advice as a text of a few lines."""
     form = {None: "", True: ", in a cluster", False: ", without a cluster: neighbouring CTAs"}[
@@ -651,7 +656,11 @@ def describe(advice: Advice) -> str:
             f"  {one.mechanism:14} {one.share:8} {one.form:24} {one.time_us:12,.1f} us  "
             f"[{one.low_us:,.1f}, {one.high_us:,.1f}]  {one.gbps:9,.0f} GB/s  {one.binding}: {TERMS[one.binding]}"
         )
-    lines += [f"  {name:14} excluded: {reason}" for name, why in advice.excluded.items() for reason in why]
+    lines += [
+        f"  {name:14} {how_excluded(reason)}: {reason}"
+        for name, why in advice.excluded.items()
+        for reason in why
+    ]
     if advice.change_gain > NO_DIFFERENCE:
         lines.append(f"to gain most: {advice.change}, {advice.change_gain:.2f} times as fast")
     lines += [f"rule {rule.id} ({rule.outcome}): {rule.statement}" for rule in advice.rules]
