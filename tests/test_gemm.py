@@ -1,6 +1,7 @@
 """The GEMM study: compiled code against cluster shapes, the rule against products it was made without, bad input."""
 
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from labkernels.studies import select
 from labkernels.studies.gemm import build, family, gemm_traffic, heuristic, library, operands
 from labkernels.studies.gemm import findings as gemm_findings
 from labkernels.studies.gemm.gemm import PRESETS, candidates
+from labkernels.studies.gemm.pairs import PAIRS
 from labkernels.studies.gemm.shapes import SHAPES
 
 TILES = st.sampled_from(family.TILES)
@@ -262,9 +264,21 @@ def test_unknown_names_are_refused():
         gemm_findings.with_kernels(pd.DataFrame({"kernel": ["nonsense"], "m": [1], "n": [1], "k": [1]}))
 
 
-def test_a_missing_library_says_how_to_build_it(tmp_path):
+@pytest.mark.parametrize("kernels", [None, PAIRS])
+def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch, kernels):
+    monkeypatch.setattr(build, "LIBRARIES", tmp_path)
     with pytest.raises(NotInstalled, match=r"labkernels\.studies\.gemm\.build --arch sm_90a"):
-        library.Library("sm_90a", tmp_path / "none.so")
+        library.Library("sm_90a", kernels)
+
+
+def test_kernels_of_a_pair_differ_in_one_place():
+    lines = {kernel.name: kernel.line.split(", ") for kernel in PAIRS}
+    for kernel in PAIRS:
+        for field, changed in (("loads", 8), ("stores", 9)):
+            value = "cp_async" if field == "loads" else "direct"
+            if getattr(kernel, field) == "tma" and (other := replace(kernel, **{field: value})) in PAIRS:
+                two = zip(lines[kernel.name][1:], lines[other.name][1:], strict=True)
+                assert [at for at, (one, its) in enumerate(two, 1) if one != its] == [changed]
 
 
 def test_build_says_what_it_lacks(monkeypatch, tmp_path, capsys):

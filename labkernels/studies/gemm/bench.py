@@ -14,6 +14,7 @@ from labkernels.protocols.rounds import interleaved
 from labkernels.studies.gemm.family import GemmKernel
 from labkernels.studies.gemm.library import STAMP_FIELDS, Library, Plan
 from labkernels.studies.gemm.operands import Operands, require_torch
+from labkernels.studies.gemm.pairs import PairKernel
 
 LIBRARY = "library"
 SLOT_PAIR = 2  # a stamp before and one after
@@ -29,7 +30,7 @@ class Candidate:
         swizzle: As in `Library.plan`.
     """
 
-    kernel: GemmKernel | None
+    kernel: GemmKernel | PairKernel | None
     sms: int
     swizzle: int = 1
 

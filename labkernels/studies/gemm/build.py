@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 from labkernels.errors import LabError
 from labkernels.paths import CACHE
-from labkernels.studies.gemm.family import ARCHES, GemmKernel, family
+from labkernels.studies.gemm.family import ARCHES, family
+from labkernels.studies.gemm.pairs import ARCH, PAIRS
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = CACHE / "gemm"
@@ -37,23 +39,39 @@ class BuildError(LabError):
     """The library cannot be built here; the message says what is missing or what the compiler said."""
 
 
-def key(arch: str) -> str:
-    """Hash of everything the library is made from: sources, kernel list, options, CUTLASS version."""
+class Listed(Protocol):
+    """A kernel as the list that `kernels.cu` includes writes it."""
+
+    @property
+    def line(self) -> str:
+        """Its line."""
+        ...
+
+
+def key(arch: str, kernels: Sequence[Listed] | None = None) -> str:
+    """Hash of everything a library is made from: sources, kernel list, options, CUTLASS version.
+
+    Args:
+        arch: `sm_90a` or `sm_100a`.
+        kernels: Of the library; by default the architecture's family.
+    """
     made_from = [source.read_text() for source in sorted(HERE.glob("*.cu")) + sorted(HERE.glob("*.h"))]
-    made_from += [kernel.line for kernel in family(arch)] + [*OPTIONS, CUTLASS_VERSION, arch]
+    listed = family(arch) if kernels is None else kernels
+    made_from += [kernel.line for kernel in listed] + [*OPTIONS, CUTLASS_VERSION, arch]
     return hashlib.sha256("\n".join(made_from).encode()).hexdigest()
 
 
-def library_path(arch: str) -> Path:
-    """Where the library of an architecture is, or will be once built."""
-    return LIBRARIES / arch / f"gemm-{key(arch)[:12]}.so"
+def library_path(arch: str, kernels: Sequence[Listed] | None = None) -> Path:
+    """Where a library is, or will be once built; arguments as of `key`."""
+    return LIBRARIES / arch / f"gemm-{key(arch, kernels)[:12]}.so"
 
 
-def build(arch: str) -> Path:
+def build(arch: str, kernels: Sequence[Listed] | None = None) -> Path:
     """Compile what is not in the cache and link it.
 
     Args:
         arch: `sm_90a` or `sm_100a`; no GPU is needed.
+        kernels: As of `key`.
 
     Returns:
         Path of the library.
@@ -62,8 +80,8 @@ def build(arch: str) -> Path:
         BuildError: No nvcc, no CUTLASS of the right version, or a compiler error.
         ValueError: An unknown architecture.
     """
-    kernels = family(arch)
-    path = library_path(arch)
+    kernels = family(arch) if kernels is None else kernels
+    path = library_path(arch, kernels)
     if path.exists():
         return path
     nvcc, headers = _nvcc(), _cutlass()
@@ -83,12 +101,12 @@ def build(arch: str) -> Path:
     return new.replace(path)
 
 
-def _split(kernels: Sequence[GemmKernel], parts: int) -> list[tuple[GemmKernel, ...]]:
+def _split(kernels: Sequence[Listed], parts: int) -> list[tuple[Listed, ...]]:
     """Even parts, neighbours in the list spread over all of them."""
     return [part for at in range(parts) if (part := tuple(kernels[at::parts]))]
 
 
-def _compile(command: Sequence[str], folder: Path, kernels: tuple[GemmKernel, ...]) -> Path:
+def _compile(command: Sequence[str], folder: Path, kernels: tuple[Listed, ...]) -> Path:
     """One object: some kernels, or with none the interface; named by what it is made from."""
     lines = "".join(f"{kernel.line}\n" for kernel in kernels)
     names = ["kernels.cu", "entry.h"] if kernels else ["api.cu", "entry.h"]
@@ -146,9 +164,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Build and print the library's path; 1 when that cannot be done."""
+    """Build and print the libraries' paths; 1 when that cannot be done."""
     try:
         print(build(arguments.arch))
+        if arguments.arch == ARCH:
+            print(build(ARCH, PAIRS))
     except BuildError as error:
         _say(str(error))
         return 1

@@ -1,13 +1,14 @@
 """The built GEMMs, callable: plans over device addresses, launches, and stamps of the SMs' clocks."""
 
 import ctypes
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from labkernels.device import Gpu
 from labkernels.errors import LabError, NotInstalled
 from labkernels.studies.gemm.build import key, library_path
 from labkernels.studies.gemm.family import GemmKernel, family
+from labkernels.studies.gemm.pairs import PAIRS, PairKernel
 
 STAMP_FIELDS = 2  # cycle counter and nanoseconds
 ROW_ALIGNMENT_BYTES = 16  # for TMA
@@ -41,17 +42,18 @@ class Library:
 
     Args:
         arch: `sm_90a` or `sm_100a`; must be the GPU's.
-        path: Of the library; by default where `labkernels.studies.gemm.build` puts it.
+        kernels: Those the library was built from; by default the architecture's family.
 
     Raises:
         NotInstalled: Not built; the message says how to build it.
         ValueError: An unknown architecture.
     """
 
-    def __init__(self, arch: str, path: Path | None = None) -> None:
+    def __init__(self, arch: str, kernels: Sequence[GemmKernel | PairKernel] | None = None) -> None:
         self.arch = arch
-        self.path = library_path(arch) if path is None else path
-        kernels = {kernel.name: kernel for kernel in family(arch)}
+        listed = family(arch) if kernels is None else kernels
+        self.path, self._key = library_path(arch, listed), key(arch, listed)
+        known = {kernel.name: kernel for kernel in listed}
         if not self.path.exists():
             raise NotInstalled(
                 f"no GEMM library {self.path}: run python -m labkernels.studies.gemm.build --arch {arch}, "
@@ -61,7 +63,7 @@ class Library:
         self._declare()
         names = [self.c.gemm_name(i).decode() for i in range(self.c.gemm_count())]
         self._index = {name: index for index, name in enumerate(names)}
-        self.kernels = tuple(kernels[name] for name in kernels if name in self._index)
+        self.kernels = tuple(known[name] for name in known if name in self._index)
 
     def _declare(self) -> None:
         address, number = ctypes.c_void_p, ctypes.c_int
@@ -80,13 +82,13 @@ class Library:
     @property
     def ptx_sha256(self) -> str:
         """Hash of what the kernels are made from."""
-        return key(self.arch)
+        return self._key
 
     @cached_property
     def _resident(self) -> dict[str, int]:
         return {name: self.c.gemm_max_clusters(index) for name, index in self._index.items()}
 
-    def resident_clusters(self, kernel: GemmKernel) -> int:
+    def resident_clusters(self, kernel: GemmKernel | PairKernel) -> int:
         """Clusters of a kernel that the GPU holds at once (cudaOccupancyMaxActiveClusters).
 
         Raises:
@@ -98,22 +100,26 @@ class Library:
             )
         return count
 
-    def stages(self, kernel: GemmKernel) -> int:
+    def stages(self, kernel: GemmKernel | PairKernel) -> int:
         """Stages of a kernel's pipeline."""
         return self._info(kernel)[0]
 
-    def shared_bytes(self, kernel: GemmKernel) -> int:
+    def shared_bytes(self, kernel: GemmKernel | PairKernel) -> int:
         """Dynamic shared memory of a kernel's CTA."""
         return self._info(kernel)[1]
 
-    def _info(self, kernel: GemmKernel) -> list[int]:
+    def threads(self, kernel: GemmKernel | PairKernel) -> int:
+        """Threads of a kernel's CTA."""
+        return self._info(kernel)[2]
+
+    def _info(self, kernel: GemmKernel | PairKernel) -> list[int]:
         out = (ctypes.c_int * 3)()
         self.c.gemm_info(self._index[kernel.name], out)
         return list(out)
 
     def plan(
         self,
-        kernel: GemmKernel,
+        kernel: GemmKernel | PairKernel,
         addresses: tuple[int, int, int],
         shape: tuple[int, int, int],
         *,
@@ -173,3 +179,13 @@ def require_library() -> Library:
         NotInstalled: See `Library`.
     """
     return Library(Gpu().facts.arch)
+
+
+def require_pairs() -> Library:
+    """The pairs of kernels for this machine's GPU.
+
+    Raises:
+        NoGpu: There is none.
+        NotInstalled: See `Library`.
+    """
+    return Library(Gpu().facts.arch, PAIRS)

@@ -1,0 +1,63 @@
+"""CUTLASS kernels that differ in nothing but how a CTA loads its operands, or how it stores its result."""
+
+from dataclasses import dataclass
+from itertools import product
+
+from labkernels.studies.gemm.family import ELEMENT_BYTES, ELEMENTS, TILE_K_BYTES
+
+ARCH = "sm_90a"
+LOADS = ("tma", "cp_async")
+STORES = ("tma", "direct")
+TILES = {"pingpong": (128, 128), "cooperative": (128, 256), "plain": (128, 128)}
+"""CUTLASS's warp specializations, with the tile of each. `plain` has one consumer group, and a CTA for each tile."""
+
+
+@dataclass(frozen=True)
+class PairKernel:
+    """One compiled kernel, D[M,N] = A[M,K] · B[N,K]ᵀ, no cluster.
+
+    Attributes:
+        dtype: Of A and B; D is bf16, the accumulator float32.
+        schedule: One of TILES.
+        loads: `tma`, or `cp_async` by one warp group (`plain`: by two).
+        stores: `tma` from shared memory, or `direct` from registers.
+    """
+
+    dtype: str
+    schedule: str
+    loads: str
+    stores: str
+
+    cluster_size = 1
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of an output tile."""
+        return TILES[self.schedule]
+
+    @property
+    def name(self) -> str:
+        """As in `bf16_pingpong_cp_async_loads_tma_stores`."""
+        return f"{self.dtype}_{self.schedule}_{self.loads}_loads_{self.stores}_stores"
+
+    @property
+    def line(self) -> str:
+        """The kernel's line in the list that `kernels.cu` includes."""
+        kind = "" if self.schedule == "plain" else self.schedule.capitalize()
+        if self.loads == "tma":
+            loads = f"KernelTmaWarpSpecialized{kind}" + ("FP8FastAccum" if self.dtype == "e4m3" else "")
+        else:
+            loads = f"KernelCpAsyncWarpSpecialized{kind}"
+        together = "Cooperative" if kind == "Cooperative" else ""
+        stores = f"TmaWarpSpecialized{together}" if self.stores == "tma" else "NoSmemWarpSpecialized"
+        shape = ", ".join(map(str, (*self.tile, TILE_K_BYTES // ELEMENT_BYTES[self.dtype], 1, 1)))
+        return f"K({self.name}, {ELEMENTS[self.dtype]}, {shape}, multicast, {loads}, {stores})"
+
+
+PAIRS = (
+    *(PairKernel("bf16", *axes) for axes in product(TILES, LOADS, STORES)),
+    *(
+        PairKernel("e4m3", schedule, loads, "tma")
+        for schedule, loads in product(("pingpong", "cooperative"), LOADS)
+    ),
+)
