@@ -17,7 +17,9 @@ from labkernels.studies.broadcast import findings as broadcast
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.crossover import prices
 from labkernels.studies.gemm import findings as gemm
+from labkernels.studies.gemm import pair_findings as pairs
 from labkernels.studies.kernel import mainloop_findings
+from labkernels.studies.kernel import triton_findings as triton
 from labkernels.studies.l2 import findings as l2
 from labkernels.studies.latency import findings as latency
 from labkernels.studies.multicast import findings as multicast
@@ -123,6 +125,14 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),
+    "gemm_tma_over_cp_async_pingpong": (
+        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.PINGPONG),
+    ),
+    "gemm_tma_over_cp_async_cooperative": (
+        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.COOPERATIVE),
+    ),
+    "gemm_tma_store_over_direct_store": ("ratio", "gemm_loads", pairs.gemm_tma_store_over_direct_store),
+    "triton_gemm_tma_over_pointers": ("ratio", "triton_loads", triton.triton_gemm_tma_over_pointers),
     "wgmma_beside_tma": ("ratio", "mainloop", mainloop_findings.wgmma_beside("tma_tile")),
     "wgmma_beside_cp_async": ("ratio", "mainloop", mainloop_findings.wgmma_beside("cp_async")),
 }  # fmt: skip
