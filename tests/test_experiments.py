@@ -319,3 +319,42 @@ def test_the_counted_process_finds_what_it_launches(module):
     assert callable(module.ready)
     for preset in module.EXPERIMENT.presets.values():
         assert counted.given(module.EXPERIMENT, json.dumps(asdict(preset))) == preset
+
+
+def test_a_burst_is_told_by_its_cycles_and_not_by_its_length(monkeypatch):
+    class Burst:
+        kernel = None
+
+        def __init__(self, *_):
+            pass
+
+        def cycles(self, copies, repeats):
+            return np.tile([100 * copies, 1000 * copies], (repeats, 1))
+
+    class Memory:
+        buffer = None
+
+        def __init__(self, *_):
+            pass
+
+        def warm(self, _):
+            pass
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(issue, "IssueBurst", Burst)
+    monkeypatch.setattr(issue, "Memory", Memory)
+    rows = issue.measure(None, issue.PRESETS["quick"], silent).tables["issue_cost"]
+    plan = {
+        (spec.name, length): dict(spec.constants).get("chunks", length)
+        for spec, _, length in issue.plan(issue.PRESETS["quick"])
+    }
+    for row in rows:
+        (length,) = {
+            length
+            for (name, length), copies in plan.items()
+            if name == row["kernel"] and copies == row["train_length"]
+        }
+        assert row["cycles_median"] == 100 * length and row["arrived_cycles_median"] == 1000 * length
+        assert row["n"] == issue.PRESETS["quick"].rounds * (issue.PRESETS["quick"].repeats - 1)

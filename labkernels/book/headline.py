@@ -1,7 +1,7 @@
 """The figures that README quotes, per GPU, each with unit, interval and run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.broadcast import findings as broadcast
+from labkernels.studies.cards import over_cards, runs_by_card
 from labkernels.studies.crossover import findings as crossover
 from labkernels.studies.crossover import prices
 from labkernels.studies.gemm import findings as gemm
@@ -35,7 +36,8 @@ class Figure:
 
     A value of None means that it was not measured on this GPU, or, with a run, that it does not exist there.
     `high` of None beside a `low`: the interval is open upwards. `note` says which rows are missing, or what was
-    measured and is not in the figure.
+    measured and is not in the figure. The interval is over the rounds, or cells, of one run on one card; `cards` is on
+    how many cards the figure was measured, `cards_low` and `cards_high` the plain range over them.
     """
 
     value: float | None
@@ -44,6 +46,9 @@ class Figure:
     high: float | None = None
     run_id: str | None = None
     note: str = ""
+    cards: int | None = None
+    cards_low: float | None = None
+    cards_high: float | None = None
 
 
 def _read_gbps(source: str) -> Callable[[pd.DataFrame], Measured]:
@@ -141,17 +146,26 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
 OF_ADVISOR = {"advisor_agreement": ("agreement", "idxmin"), "advisor_regret_p95": ("regret_p95", "idxmax")}
 
 #: Every name that a reader may rely on, in the order of the table, with its unit.
-FIGURES = {name: unit for name, (unit, _, _) in OF_ROWS.items()} | dict.fromkeys(OF_ADVISOR, "ratio")
+FIGURES = (
+    {name: unit for name, (unit, _, _) in OF_ROWS.items()}
+    | dict.fromkeys(OF_ADVISOR, "ratio")
+    | {"cards": "cards"}
+)
 
 
-def _of_rows(store: Store, gpu: str, name: str) -> Figure:
+def _of_rows(store: Store, gpu: str, name: str, by_card: dict[str, set[str]]) -> Figure:
     unit, experiment, find = OF_ROWS[name]
     try:
         frame = select.require_rows(store, experiment, gpu)
         value, low, high, *note = find(frame)
     except NotMeasured as missing:
         return Figure(None, unit, note=str(missing))
-    return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]), *note)
+    run_id = str(frame["run_id"].iloc[0])
+    figure = Figure(value, unit, low, high, run_id, *note)
+    if value is None:
+        return figure
+    over = over_cards(store, gpu, experiment, lambda rows: find(rows)[0], run_id, value, by_card)
+    return replace(figure, cards=over.cards, cards_low=over.low, cards_high=over.high)
 
 
 def _of_advisor(store: Store, gpu: str) -> dict[str, Figure]:
@@ -180,7 +194,10 @@ def headline(store: Store, progress: Progress = silent) -> dict[str, dict[str, F
     Raises:
         NotMeasured: the store has no run at all.
     """
-    return {
-        gpu: {name: _of_rows(store, gpu, name) for name in progress(OF_ROWS, gpu)} | _of_advisor(store, gpu)
-        for gpu in select.require_gpus(store)
-    }
+
+    def of(gpu: str) -> dict[str, Figure]:
+        by_card = runs_by_card(store, gpu)
+        figures = {name: _of_rows(store, gpu, name, by_card) for name in progress(OF_ROWS, gpu)}
+        return figures | _of_advisor(store, gpu) | {"cards": Figure(len(by_card), "cards")}
+
+    return {gpu: of(gpu) for gpu in select.require_gpus(store)}

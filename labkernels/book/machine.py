@@ -3,12 +3,14 @@
 import altair as alt
 import pandas as pd
 
+from labkernels.book.headline import OF_ROWS
 from labkernels.charts import PALETTE
 from labkernels.errors import NotMeasured
 from labkernels.store import RUNS, Store
 from labkernels.store.provenance import kernels_unchanged
-from labkernels.studies import select
+from labkernels.studies import cards, select
 from labkernels.studies.experiments import studies
+from labkernels.studies.stats import having
 
 #: Experiments whose quick runs are compared with one another, to say how far two runs lie apart.
 REPEATED = ("throughput", "row_shape")
@@ -95,3 +97,47 @@ def clocks(table: pd.DataFrame) -> alt.LayerChart:
     )
     names = base.mark_text(align="right", dx=-8).encode(x=alt.X("sm_clock_mhz_min:Q"), text="experiment:N")
     return span + middle + names
+
+
+def on_cards(table: pd.DataFrame) -> alt.LayerChart:
+    """What other cards measured over what the book shows, an experiment a line.
+
+    Args:
+        table: of `cards.cells`.
+    """
+    base = alt.Chart(table).encode(
+        y=alt.Y("experiment:N", title=None, sort=list(table["experiment"])), tooltip=list(table.columns)
+    )
+    x = alt.X("p05:Q", title="Other card ÷ run shown", scale=alt.Scale(zero=False))
+    every = base.mark_rule(strokeWidth=4, opacity=0.4).encode(x=x, x2="p95:Q")
+    ends = [
+        base.mark_point(filled=True, size=50).encode(x=f"{end}:Q", color=alt.value(PALETTE[0]))
+        for end in ("lowest", "highest")
+    ]
+    one = alt.Chart(alt.Data(values=[{"ratio": 1}])).mark_rule(strokeDash=[3, 3]).encode(x="ratio:Q")
+    return alt.layer(one, every, *ends)
+
+
+def judged_on_cards(store: Store, gpu: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Stored verdicts that several cards judged, and, as the page lists them, those on which the cards differ."""
+    verdicts = having(store.read("verdicts"), gpu=gpu)
+    judged = verdicts[verdicts["cards"].gt(1)]
+    differing = judged[judged["cards_hold"].lt(judged["cards"])]
+    listed = differing[["statement", "chapter", "cards_hold", "cards"]]
+    return judged, listed.rename(columns={"cards_hold": "holds on", "cards": "of cards"}).reset_index(
+        drop=True
+    )
+
+
+def plain_l2(store: Store, gpu: str) -> str:
+    """Plain loads from L2 with 32 KiB in flight: the range over cards, in words."""
+    _, experiment, find = OF_ROWS["ldg_l2_read_gbps_at_32_kib"]
+    try:
+        frame = select.require_rows(store, experiment, gpu)
+    except NotMeasured:
+        return "not measured"
+    run_id, value = str(frame["run_id"].iloc[0]), find(frame)[0]
+    over = cards.over_cards(
+        store, gpu, experiment, lambda rows: find(rows)[0], run_id, value, cards.runs_by_card(store, gpu)
+    )
+    return f"{over.low:,.0f} to {over.high:,.0f}"

@@ -44,4 +44,7 @@ def _line(name: str, figure: Figure) -> str:
     text = missing if figure.value is None else f"{_number(figure.value)} {figure.unit}"
     high = "open" if figure.high is None else _number(figure.high)
     interval = f"  [{_number(figure.low)}, {high}]" if figure.low is not None else ""
-    return f"  {name:40} {text}{interval}  {figure.run_id or ''}".rstrip()
+    cards = ""
+    if figure.cards and figure.cards > 1:
+        cards = f"  {figure.cards} cards [{_number(figure.cards_low)}, {_number(figure.cards_high)}]"
+    return f"  {name:40} {text}{interval}  {figure.run_id or ''}{cards}".rstrip()

@@ -26,6 +26,7 @@ from labkernels.model.configurations import (
 from labkernels.operand import MIB
 from labkernels.protocols.experiment import Progress, silent
 from labkernels.store import Store
+from labkernels.studies import cards
 from labkernels.studies.latency.findings import burst_cycles, issue_slope_cycles
 from labkernels.studies.rules import judge
 
@@ -322,9 +323,11 @@ def save(
         for (way, name), value in of.items()
         for unit, meaning in [_about(way, name)]
     ]  # fmt: skip
+    on_cards = cards.rules(store, gpu).set_index("rule").astype(int).to_dict("index")
     verdicts = [
         {"gpu": gpu, "rule": v.rule.id, "chapter": v.rule.chapter, "statement": v.rule.statement, "outcome": v.outcome,
-         "evidence": v.sentence, "run_id": ";".join(v.run_ids), "applies_to": v.rule.applies_to}
+         "evidence": v.sentence, "run_id": ";".join(v.run_ids), "applies_to": v.rule.applies_to,
+         **on_cards.get(v.rule.id, {})}
         for v in judge(store, gpu, progress=progress)
     ]  # fmt: skip
     store.write("constants", rows, replacing={"gpu": gpu})

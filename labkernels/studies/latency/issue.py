@@ -80,14 +80,14 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     rows = []
     for (spec, size, length), parts in samples.items():
         issued, arrived = np.concatenate(parts).T
-        issued = dict(spec.constants).get("chunks", length)
+        copies = dict(spec.constants).get("chunks", length)
         rows.append(
             {
                 "kernel": spec.name,
                 "mechanism": spec.mechanism,
                 "variant": dict(spec.constants).get("per_copy", "copy"),
-                "transfer_bytes": size // (issued // length),
-                "train_length": issued,
+                "transfer_bytes": size // (copies // length),
+                "train_length": copies,
                 **summarize(issued).cycles(),
                 "arrived_cycles_median": round(float(np.median(arrived)), 1),
             }
