@@ -19,12 +19,15 @@ from labkernels.protocols import (
     cluster_launch,
     cluster_pipeline,
     contiguous,
+    drain,
     exchange,
     gather,
     mainloop,
+    mixed,
     stream,
     visibility,
 )
+from labkernels.studies.latency import descriptors
 
 PROTOCOLS = sorted({protocol for protocols in AXES.values() for protocol in protocols})
 STAGED = [spec for spec in kernels() if declared(spec).max_stages]
@@ -113,6 +116,8 @@ def test_stages_have_as_many_barriers_as_the_ptx_declares():
         "ring",
         "exchange",
         "mainloop",
+        "mixed",
+        "prefetched",
     }
     unstaged = {(s.mechanism, dict(s.constants).get("completion")) for s in kernels(protocol="stream")} - {
         (s.mechanism, dict(s.constants).get("completion")) for s in STAGED if s.protocol == "stream"
@@ -188,10 +193,13 @@ def launched(monkeypatch):
         chase,
         cluster_launch,
         contiguous,
+        descriptors,
+        drain,
         exchange,
         gather,
         cluster_pipeline,
         mainloop,
+        mixed,
         stream,
         visibility,
     ):
@@ -231,6 +239,23 @@ def launch_contiguous(gpu, spec, stages=4):
         shape = (512 * chunks * copying, stages, 32 * (constants["producers"] + constants["consumers"]))
     one = cell.Cell(spec, "hbm", 1 << 24, *shape)
     contiguous.Contiguous(gpu, one, MEMORY, 1).launch(8)
+
+
+def launch_mixed(gpu, spec, stages=4):
+    one = mixed.MixedCell(spec, "hbm", 1 << 24, 2048, stages, 64, reused_bytes=1 << 20)
+    mixed.Mixed(gpu, one, MEMORY, 1).launch(8)
+
+
+def launch_drain(gpu, spec):
+    row_bytes = 128 if dict(spec.constants).get("layout") == "fragments" else 512
+    drain.BoundDrain(gpu, drain.Drain(spec, "l2", 1 << 24, 128, row_bytes), MEMORY).launch(3)
+
+
+def launch_descriptor(gpu, spec):
+    maps = np.zeros((4, 128), np.uint8)
+    use = descriptors.Use(dict(spec.constants)["use"], "l2", 4)
+    with pytest.raises(stream.WrongBytes):  # this GPU moves nothing
+        descriptors.Descriptors(gpu, use, SimpleNamespace(buffer=MEMORY, seed=1), maps).cycles(8)
 
 
 def launch_burst(gpu, spec):
@@ -278,6 +303,10 @@ LAUNCH = {
     "stream": launch_stream,
     "multistage": launch_contiguous,
     "pipeline": launch_contiguous,
+    "prefetched": launch_contiguous,
+    "mixed": launch_mixed,
+    "drain": launch_drain,
+    "descriptor": launch_descriptor,
     "chase": launch_chase,
     "burst": launch_burst,
     "issue": lambda gpu, spec: chase.IssueBurst(gpu, spec, MEMORY, 512).cycles(4, 2),

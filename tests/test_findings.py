@@ -112,9 +112,11 @@ def test_every_stored_gpu_gets_every_headline_figure():
     known = set(store.read(RUNS).run_id)
     for figures in headline(store).values():
         assert list(figures) == list(FIGURES)
+        assert figures.pop("cards").value >= 1
         for name, figure in figures.items():
             assert figure.unit == FIGURES[name]
             if figure.value is not None:
                 assert figure.run_id in known
                 assert figure.low <= figure.value
                 assert figure.high is None or figure.value <= figure.high
+                assert figure.cards is None or figure.cards_low <= figure.value <= figure.cards_high

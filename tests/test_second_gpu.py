@@ -49,6 +49,7 @@ def test_one_run_alone_gives_its_figures_and_verdicts_and_no_others(name, tmp_pa
     copied(store, [name])
     figures = headline(store)[SECOND]
     assert list(figures) == list(FIGURES)
+    assert figures.pop("cards").value == 1
     for figure in figures.values():
         missing = f"on {SECOND}" in figure.note or "no model" in figure.note
         assert missing or figure.run_id  # a figure of a run may say that there is none, and why
@@ -86,7 +87,8 @@ def test_all_that_goes_by_gpu_takes_the_second(both):
     assert not set(verdicts[SECOND].run_id) & set(verdicts[FIRST].run_id)
 
     figures = headline(both)
-    for name in FIGURES:
+    assert figures[FIRST].pop("cards").value >= figures[SECOND].pop("cards").value
+    for name in figures[FIRST]:
         one, two = figures[FIRST][name], figures[SECOND][name]
         assert two.run_id != one.run_id
         if one.value is None:  # a run that says that there is none says so on both
