@@ -2,6 +2,7 @@
 
 import pytest
 
+from labkernels.book import changes
 from labkernels.errors import NotMeasured
 from labkernels.model.advisor import Question, applies, gpus, quantities
 from labkernels.store import RUNS, Store
@@ -205,3 +206,9 @@ def test_rows_that_say_otherwise_overturn_a_rule(id, column, factor, chosen, row
     values = frame[column].astype(float)
     holds, sentence = rule.judge(frame.assign(**{column: values.where(~bent, values * factor)}), *others)
     assert not holds and sentence
+
+
+def test_what_is_said_to_have_changed_has():
+    assert {one.rule for one in changes.CHANGES} - set(BY_ID) == set(changes.WITHDRAWN)
+    for one in changes.CHANGES:
+        assert one.rule in changes.WITHDRAWN or BY_ID[one.rule].statement != one.said
