@@ -131,7 +131,7 @@ def test_a_kernel_without_its_opcode_is_refused(tmp_path, monkeypatch):
     ("arguments", "constants", "message"),
     [
         (("tma", "stream"), {}, "'tma' is no mechanism.*tma_bulk"),
-        (("stg", "stream"), {}, "'stg' has no kernel.*ldg.*give it axes"),
+        (("tma_reduce", "stream"), {}, "'tma_reduce' has no kernel.*ldg.*give it axes"),
         (("ldg", "fly"), {}, "no protocol 'fly'.*stream"),
         (("tma_tile", "stream"), {"rank": 6}, r"no kernel tma_tile.stream\[rank=6\].*rank=5"),
     ],

@@ -589,7 +589,7 @@ def _outside(question: Question, found: Mapping[str, Prediction], of: Constants)
         outside.append("a tile is several copies; measured was one, or one under each index")
     if next(iter(loads.values())).used_share < 1 and question.source == "hbm":
         outside.append("rows with gaps: the share of HBM's rate that they waste is computed")
-    if question.consumer == "registers" and set(found) != {"ldg"}:
+    if question.consumer == "registers" and not all(MECHANISMS[name].through_registers for name in found):
         outside.append("consumer is registers: reading them from shared memory is not in the times")
     if question.compute_cycles:
         outside.append("compute_cycles: the constants are of pipelines that only copy")
