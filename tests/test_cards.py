@@ -1,6 +1,7 @@
 """Figures, cells and rules on several cards of one name."""
 
 import shutil
+from itertools import combinations
 
 import pytest
 
@@ -43,6 +44,28 @@ def test_shared_cells_are_the_same_in_both_runs(store, gpu, by_card):
         names = ["kernel", "tile_bytes", "ctas_per_sm", "threads", "source", "footprint_bytes"]
         one, two = (frame.groupby("cell")[names].first().sort_index() for frame in (here, there))
         assert one.equals(two)
+
+
+def test_no_measured_number_tells_cells_apart(store, gpu, by_card):
+    """Two runs of one preset whose grids have the same size are of the same cells, each of them."""
+    runs = store.read(RUNS).set_index("run_id")
+    unlike = []
+    for name in cards.studies():
+        newest = [cards._newest(store, name, gpu, group) for group in by_card.values()]
+        for one, other in combinations(filter(None, newest), 2):
+            if runs.loc[one, "preset"] != runs.loc[other, "preset"]:
+                continue
+            rows = [len(select.rows(store, name, [run_id])) for run_id in (one, other)]
+            here, _ = cards.shared(store, name, one, other)
+            if rows[0] == rows[1] != len(here):
+                unlike.append((name, one, other, rows[0], len(here)))
+    assert not unlike
+
+
+def test_a_card_without_the_cells_that_a_rule_needs_does_not_judge_it(store, gpu):
+    judged = cards.rules(store, gpu).set_index("rule")
+    assert judged.loc["four_warps_fill_memory", "cards"] == 1, "no other card measured 128 threads"
+    assert judged["cards"].gt(1).sum() > 20 and judged["cards_hold"].ge(1).all()
 
 
 def test_a_run_is_as_fast_as_itself(store, gpu):

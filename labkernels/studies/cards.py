@@ -1,6 +1,7 @@
 """What other cards of the same name say: the cells that two runs share, and figures and rules on each card."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import pandas as pd
@@ -13,6 +14,8 @@ from labkernels.store.provenance import kernels_unchanged
 from labkernels.studies import select
 from labkernels.studies.experiments import experiment as named
 from labkernels.studies.experiments import studies
+from labkernels.studies.multicast.multicast_requests import METRICS
+from labkernels.studies.rule import Rule
 from labkernels.studies.rules import judge
 
 #: Whole numbers that are measured or depend on the preset, and so do not tell cells apart.
@@ -25,6 +28,8 @@ _OF_NO_CELL = {
     "bytes_delivered",
     *MEMORY_PATH.values(),
     *STREAM_COUNTERS.values(),
+    *METRICS.values(),
+    "launches",
 }
 
 
@@ -151,14 +156,34 @@ def _medians(frame: pd.DataFrame, quantity: str) -> pd.Series:
     return frame.groupby("cell")[quantity].median()
 
 
+def _outcome(rule: Rule, frames: list[pd.DataFrame]) -> bool | None:
+    try:
+        return bool(rule.judge(*frames)[0])
+    except NotMeasured:
+        return None
+
+
 def rules(store: Store, gpu: str) -> pd.DataFrame:
-    """Every rule on every card that has rows of it: `rule`, `cards`, and on how many of them it holds, `cards_hold`."""
-    everything = set(store.read(RUNS)["run_id"])
-    outcomes = [
-        {"rule": verdict.rule.id, "holds": verdict.outcome == "holds"}
-        for runs in runs_by_card(store, gpu).values()
-        for verdict in judge(store, gpu, without=everything - runs)
-        if verdict.outcome != "not measured"
-    ]
-    table = pd.DataFrame(outcomes, columns=["rule", "holds"]).groupby("rule", sort=False)["holds"]
-    return pd.DataFrame({"cards": table.size(), "cards_hold": table.sum()}).reset_index()
+    """Every rule on every card that can judge it: `rule`, `cards`, and on how many of them it holds, `cards_hold`.
+
+    A card's run is cut to the cells that it shares with the run that the book shows. It judges a rule only if the shown
+    run, cut to the same cells, still says what it says of all its cells: else the cells are too few, whoever has them.
+    """
+    by_card = runs_by_card(store, gpu).values()
+    pair = cache(lambda name, first, second: shared(store, name, first, second))
+    found = []
+    for verdict in judge(store, gpu):
+        if verdict.outcome == "not measured":
+            continue
+        names, holds = verdict.rule.experiments, verdict.outcome == "holds"
+        outcomes = [holds]
+        for runs in by_card:
+            others = [_newest(store, name, gpu, runs) for name in names]
+            if None in others or tuple(others) == verdict.run_ids:
+                continue
+            pairs = [pair(*one) for one in zip(names, verdict.run_ids, others, strict=True)]
+            here, there = (_outcome(verdict.rule, list(side)) for side in zip(*pairs, strict=True))
+            if here == holds and there is not None:
+                outcomes.append(there)
+        found.append({"rule": verdict.rule.id, "cards": len(outcomes), "cards_hold": sum(outcomes)})
+    return pd.DataFrame(found, columns=["rule", "cards", "cards_hold"])
