@@ -80,7 +80,7 @@ def test_a_range_holds_the_figure_and_widens_with_another_card(store, gpu, by_ca
     value = find(select.rows(store, EXPERIMENT, [shown]))[0]
     own = {card: runs for card, runs in by_card.items() if shown in runs}
     alone, all_cards = (
-        cards.over_cards(store, gpu, EXPERIMENT, lambda rows: find(rows)[0], shown, value, some)
+        cards.over_cards(store, EXPERIMENT, lambda rows: find(rows)[0], shown, value, some)
         for some in (own, by_card)
     )
     assert alone == (1, value, value)

@@ -37,7 +37,7 @@ class Figure:
     A value of None means that it was not measured on this GPU, or, with a run, that it does not exist there.
     `high` of None beside a `low`: the interval is open upwards. `note` says which rows are missing, or what was
     measured and is not in the figure. The interval is over the rounds, or cells, of one run on one card; `cards` is on
-    how many cards the figure was measured, `cards_low` and `cards_high` the plain range over them.
+    how many cards it was measured with one preset, `cards_low` and `cards_high` the plain range over them.
     """
 
     value: float | None
@@ -164,7 +164,7 @@ def _of_rows(store: Store, gpu: str, name: str, by_card: dict[str, set[str]]) ->
     figure = Figure(value, unit, low, high, run_id, *note)
     if value is None:
         return figure
-    over = over_cards(store, gpu, experiment, lambda rows: find(rows)[0], run_id, value, by_card)
+    over = over_cards(store, experiment, lambda rows: find(rows)[0], run_id, value, by_card)
     return replace(figure, cards=over.cards, cards_low=over.low, cards_high=over.high)
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 
 from labkernels.book.headline import OF_ROWS
 from labkernels.charts import PALETTE
+from labkernels.charts.text import percent
 from labkernels.errors import NotMeasured
 from labkernels.store import RUNS, Store
 from labkernels.store.provenance import kernels_unchanged
@@ -100,7 +101,7 @@ def clocks(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def on_cards(table: pd.DataFrame) -> alt.LayerChart:
-    """What other cards measured over what the book shows, an experiment a line.
+    """What each card measured over what all of them did, an experiment a line.
 
     Args:
         table: of `cards.cells`.
@@ -108,7 +109,7 @@ def on_cards(table: pd.DataFrame) -> alt.LayerChart:
     base = alt.Chart(table).encode(
         y=alt.Y("experiment:N", title=None, sort=list(table["experiment"])), tooltip=list(table.columns)
     )
-    x = alt.X("p05:Q", title="Other card ÷ run shown", scale=alt.Scale(zero=False))
+    x = alt.X("p05:Q", title="Card ÷ median of the cards", scale=alt.Scale(zero=False))
     every = base.mark_rule(strokeWidth=4, opacity=0.4).encode(x=x, x2="p95:Q")
     ends = [
         base.mark_point(filled=True, size=50).encode(x=f"{end}:Q", color=alt.value(PALETTE[0]))
@@ -116,6 +117,18 @@ def on_cards(table: pd.DataFrame) -> alt.LayerChart:
     ]
     one = alt.Chart(alt.Data(values=[{"ratio": 1}])).mark_rule(strokeDash=[3, 3]).encode(x="ratio:Q")
     return alt.layer(one, every, *ends)
+
+
+def apart(table: pd.DataFrame) -> dict[str, str]:
+    """How far the cards' medians lie apart, at most: of all rates together, and of latencies, in percent.
+
+    Args:
+        table: of `cards.cells`; may have no rows.
+    """
+    widths = (table["highest"] - table["lowest"]).groupby(table["quantity"].eq("gbps")).max()
+    latency = having(table, experiment="latency")
+    of = {"rates_apart": widths.get(True), "latency_apart": (latency["highest"] - latency["lowest"]).max()}
+    return {name: "not measured" if pd.isna(width) else percent(width, 1) for name, width in of.items()}
 
 
 def judged_on_cards(store: Store, gpu: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -138,6 +151,6 @@ def plain_l2(store: Store, gpu: str) -> str:
         return "not measured"
     run_id, value = str(frame["run_id"].iloc[0]), find(frame)[0]
     over = cards.over_cards(
-        store, gpu, experiment, lambda rows: find(rows)[0], run_id, value, cards.runs_by_card(store, gpu)
+        store, experiment, lambda rows: find(rows)[0], run_id, value, cards.runs_by_card(store, gpu)
     )
     return f"{over.low:,.0f} to {over.high:,.0f}"

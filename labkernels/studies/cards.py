@@ -1,4 +1,7 @@
-"""What other cards of the same name say: the cells that two runs share, and figures and rules on each card."""
+"""What other cards of the same name say: the cells that runs share, and figures and rules on each card.
+
+Rates are compared between runs of one preset: the launches of a quick one are shorter, so that their start weighs more.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -37,7 +40,7 @@ _OF_NO_CELL = {
 QUANTITIES = ("gbps", "bytes_per_clock_per_sm", "arrived_cycles", "cycles_median", "duration_us")
 
 
-CELL_COLUMNS = ["experiment", "quantity", "cards", "cells", "lowest", "highest", "p05", "p95"]
+CELL_COLUMNS = ["experiment", "quantity", "preset", "cards", "cells", "lowest", "highest", "p05", "p95"]
 
 
 class Range(NamedTuple):
@@ -61,8 +64,19 @@ def _newest(store: Store, experiment: str, gpu: str, among: set[str]) -> str | N
     return select.latest_run(store, experiment, gpu, without=others)
 
 
-def shared(store: Store, experiment: str, first: str, second: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows of two runs, of the cells that both of them measured."""
+def alike(store: Store, experiment: str, by_card: dict[str, set[str]]) -> dict[str, str]:
+    """The newest run of each card, all of one preset: that which most cards have run, of several the full one."""
+    runs = store.read(RUNS)
+    runs = runs[runs["experiment"].eq(experiment) & runs["run_id"].isin(set().union(*by_card.values()))]
+    newest = runs.groupby(["preset", "gpu_uuid_hash"])["run_id"].max()
+    of_presets = [
+        newest[preset].to_dict() for preset in sorted(set(runs["preset"]))
+    ]  # full comes before quick
+    return max(of_presets, key=len, default={})
+
+
+def shared(store: Store, experiment: str, *run_ids: str) -> list[pd.DataFrame]:
+    """Rows of each of some runs, of the cells that all of them measured; `cell` tells these apart."""
     fields = store.tables[named(experiment).table()].fields
     tells = [one.name for one in fields if one.type in ("string", "integer", "boolean")]
     tells = [name for name in tells if name != "run_id" and name not in _OF_NO_CELL]
@@ -71,84 +85,82 @@ def shared(store: Store, experiment: str, first: str, second: str) -> tuple[pd.D
         frame = select.rows(store, experiment, [run_id])
         return frame.assign(cell=pd.util.hash_pandas_object(frame[tells].astype(str), index=False))
 
-    one, other = rows(first), rows(second)
-    return one[one["cell"].isin(other["cell"])], other[other["cell"].isin(one["cell"])]
+    frames = [rows(run_id) for run_id in run_ids]
+    of_all = set.intersection(*(set(frame["cell"]) for frame in frames))
+    return [frame[frame["cell"].isin(of_all)] for frame in frames]
 
 
 def over_cards(
     store: Store,
-    gpu: str,
     experiment: str,
     find: Callable[[pd.DataFrame], float | None],
     shown: str,
     value: float,
     by_card: dict[str, set[str]],
 ) -> Range:
-    """A figure of the shown run on all cards that measured the cells it is of.
-
-    Another card's figure is the shown one, times how much it differs over the cells that both cards measured.
+    """The shown figure, and by how much it differs between the cards of `alike`, over the cells that they share.
 
     Args:
         store: the rows.
-        gpu: name of the cards.
         experiment: whose rows.
         find: the figure, from rows of one run.
         shown: run whose figure is shown.
-        value: that figure.
+        value: that figure, which stands for its card where that is among the compared, else for their median.
         by_card: of `runs_by_card`.
     """
-    values = [value]
-    for runs in by_card.values():
-        other = None if shown in runs else _newest(store, experiment, gpu, runs)
-        if other is None:
-            continue
-        try:
-            here, there = (find(frame) for frame in shared(store, experiment, shown, other))
-        except NotMeasured:
-            continue
-        if here and there:
-            values.append(float(value * there / here))
-    return Range(len(values), min(values), max(values))
+    runs = alike(store, experiment, by_card)
+    if len(runs) < 2:
+        return Range(1, value, value)
+    try:
+        figures = pd.Series(
+            [find(frame) for frame in shared(store, experiment, *runs.values())], runs, dtype=float
+        )
+    except NotMeasured:
+        return Range(1, value, value)
+    if figures.isna().any():
+        return Range(1, value, value)
+    own = [card for card in runs if shown in by_card[card]]
+    values = value * figures / (figures[own[0]] if own else figures.median())
+    return Range(len(values), float(values.min()), float(values.max()))
 
 
 def cells(store: Store, gpu: str) -> pd.DataFrame:
-    """Every experiment on every other card over the run that the book shows, in the cells that both measured.
+    """Every experiment on the cards of `alike`: each cell's median over the rounds, over the cards' median of it.
 
     Returns:
-        `experiment`, `quantity`, `cards`, and of the ratio of medians, card over shown run: `lowest` and `highest`
-        median over the cells of a card, `p05` and `p95` over all cells of all cards.
+        `experiment`, `quantity`, `preset`, `cards`, `cells`, and of those ratios `lowest` and `highest`, medians over
+        the cells of a card, and `p05` and `p95` over all cells of all cards.
     """
     by_card = runs_by_card(store, gpu)
+    presets = store.read(RUNS).set_index("run_id")["preset"]
     found = []
     for experiment in studies():
-        shown = select.latest_run(store, experiment, gpu)
-        if shown is None:
+        columns = store.tables[named(experiment).table()].columns
+        quantity = next((name for name in QUANTITIES if name in columns), None)
+        runs = alike(store, experiment, by_card)
+        if quantity is None or len(runs) < 2:
             continue
-        table = store.tables[named(experiment).table()].columns
-        quantity = next((name for name in QUANTITIES if name in table), None)
-        if quantity is None:
+        frames = shared(store, experiment, *runs.values())
+        medians = pd.DataFrame(
+            {card: _medians(frame, quantity) for card, frame in zip(runs, frames, strict=True)}
+        )
+        if medians.empty:
             continue
-        ratios = []
-        for runs in by_card.values():
-            other = None if shown in runs else _newest(store, experiment, gpu, runs)
-            if other:
-                here, there = shared(store, experiment, shown, other)
-                ratios.append(_medians(there, quantity) / _medians(here, quantity))
-        ratios = [one for one in ratios if len(one)]
-        if ratios:
-            every, medians = pd.concat(ratios), [one.median() for one in ratios]
-            found.append(
-                {
-                    "experiment": experiment,
-                    "quantity": quantity,
-                    "cards": 1 + len(ratios),
-                    "cells": len(every),
-                    "lowest": min(medians),
-                    "highest": max(medians),
-                    "p05": every.quantile(0.05),
-                    "p95": every.quantile(0.95),
-                }
-            )
+        ratios = medians.div(medians.median(axis=1), axis=0)
+        of_cards, every = ratios.median(), ratios.stack()
+        found.append(
+            {
+                "experiment": experiment,
+                "quantity": quantity,
+                "preset": presets[next(iter(runs.values()))],
+                "cards": len(runs),
+                "cells": len(ratios),
+                "lowest": of_cards.min(),
+                "highest": of_cards.max(),
+                "p05": every.quantile(0.05),
+                "p95": every.quantile(0.95),
+            }
+        )
     return pd.DataFrame(found, columns=CELL_COLUMNS)
 
 
