@@ -3,8 +3,9 @@
 import re
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,7 +25,16 @@ FEATURES = {
     "remote_arrive": ("SYNCS.ARRIVE.RED",),
     "prefetch": ("UBLKPF", "UTMAPF", "CCTL.PF1", "CCTL.PF2"),
     "tensormap_prefetch": ("UTMACCTL.PF",),
+    "tma_gather": ("UTMALDG.GATHER4", "UTMALDG.GATHER4.MULTICAST"),
+    "tma_scatter": ("UTMASTG.SCATTER4",),
+    "multimem": ("LDGMC",),
+    "tensormap_write": (),
+    "tensormap_fence": ("UTMACCTL.IV",),
+    "tma_syscall": (),
 }
+
+#: What the driver runs in the place of a copy that the architecture has for a CTA's own shared memory only.
+TMA_SYSCALL = "__cuda_syscall_cp_async_bulk"
 
 FIRST_WITH_CLUSTERS = 90
 
@@ -154,8 +164,8 @@ class Function:
         """Whether the address of a generic access comes from `mapa`: PRMT with selector 0x654.
 
         The same PRMT with the CTA's own rank only makes the address of its own shared memory. Definitions are
-        followed backwards in code order, through copies and sums alone, so that an address which other
-        arithmetic mixed, or which was loaded or shuffled, is never taken for a mapped one.
+        followed backwards in code order, through copies and what adds an offset to a pointer, so that an address
+        which other arithmetic mixed, or which was loaded, shuffled or chosen, is never taken for a mapped one.
         """
         operands = re.sub(r"desc\[\w+\]", "", self.instructions[position].operands)
         address = re.search(r"\[(U?R\d+)", operands)
@@ -163,27 +173,62 @@ class Function:
             source.base in ("PRMT", "UPRMT")
             and " 0x654" in source.operands
             and not self._own_rank(source, at)
-            for at, source in (self._origins(address[1], position) if address else ())
+            for at, source in (self._origins(address[1], position, _pointers) if address else ())
         )
 
     def _own_rank(self, mapping: Instruction, position: int) -> bool:
         rank = re.match(r"\w+, (U?R\d+)", mapping.operands)
-        return bool(rank) and any("SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position))
+        return bool(rank) and any(
+            "SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position, _copied)
+        )
 
-    def _origins(self, register: str, position: int) -> Iterator[tuple[int, Instruction]]:
-        """Instructions (with their positions) that made a register's value, seen through copies and sums."""
+    @cached_property
+    def _written(self) -> dict[str, list[int]]:
+        """Positions of the instructions whose first operand is each register."""
+        result: dict[str, list[int]] = {}
+        for position, instruction in enumerate(self.instructions):
+            if first := _FIRST_REGISTER.match(instruction.operands):
+                result.setdefault(first[0], []).append(position)
+        return result
+
+    def _origins(
+        self, register: str, position: int, sources: Callable[[Instruction], list[str]]
+    ) -> Iterator[tuple[int, Instruction]]:
+        """Instructions (with their positions) that made a register's value, seen through those that have `sources`."""
         todo, seen = [(register, position)], set()
         while todo:
             register, position = todo.pop()
-            for index in range(position - 1, -1, -1):
-                earlier = self.instructions[index]
-                if re.match(rf"{register}\b", earlier.operands):
-                    if not re.match(r"U?MOV|R2UR|U?IADD3|VIADD|IMAD\.(MOV|U32|IADD)", earlier.opcode):
-                        yield index, earlier
-                    elif index not in seen:
-                        seen.add(index)
-                        todo += [(source, index) for source in earlier.registers[1:]]
-                    break
+            written = self._written.get(register, [])
+            if (before := bisect_left(written, position)) == 0 or (at := written[before - 1]) in seen:
+                continue
+            seen.add(at)
+            if further := sources(self.instructions[at]):
+                todo += [(source, at) for source in further]
+            else:
+                yield at, self.instructions[at]
+
+
+_FIRST_REGISTER = re.compile(r"U?R\d+\b")
+_COPIES = re.compile(r"U?MOV(?![\w])|R2UR|IMAD\.(MOV|U32)|UIMAD\.MOV")
+_SUMS = re.compile(r"U?IADD(3|\.64)?(?![\w])(?!\.X)|VIADD(?![\w])|U?IMAD\.IADD")
+_SCALED = {"IMAD": 3, "UIMAD": 3, "LEA": 2, "ULEA": 2}  # which operand the scaled index is added to
+
+
+def _copied(instruction: Instruction) -> list[str]:
+    """The register that an instruction only copies."""
+    return instruction.registers[1:] if _COPIES.match(instruction.opcode) else []
+
+
+def _pointers(instruction: Instruction) -> list[str]:
+    """Registers that may hold the pointer of which an instruction makes another by an offset."""
+    if _COPIES.match(instruction.opcode) or _SUMS.match(instruction.opcode):
+        return instruction.registers[1:]
+    added = _SCALED.get(instruction.base)
+    if added is None or ".HI" in instruction.opcode:
+        return []
+    operands = [o.strip() for o in instruction.operands.split(",")]
+    operands = [o for o in operands if not re.fullmatch(r"!?U?P[\dT]", o)]
+    return _FIRST_REGISTER.findall(operands[added]) if added < len(operands) else []
 
 
 #: Opcode and modifiers that an instruction must have, and its name; of several that match, most modifiers win.
@@ -221,7 +266,8 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
 
     Args:
         opcode: With its modifiers, as in `UBLKCP.S.G`.
-        operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster.
+        operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster, and
+            whether an exchange writes a tensor map.
     """
     name = _named(opcode)
     # From sm_90 on a global or generic address carries a descriptor or is 64 bits wide; a bare 32-bit
@@ -229,6 +275,15 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
     is_bare = operands and "desc[" not in operands and ".64" not in operands
     if is_bare and opcode.partition(".")[0] in ("LD", "ST", "ATOM"):
         return _THROUGH_MAPPED_POINTER[name]
+    # Publishing a tensor map (tensormap.cp_fenceproxy) is the one exchange whose address has no descriptor.
+    if (
+        operands
+        and name == "atomic"
+        and opcode.startswith("ATOMG.")
+        and "EXCH" in opcode
+        and "desc[" not in operands
+    ):
+        return "tensormap_write"
     return name
 
 
