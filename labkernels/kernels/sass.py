@@ -1,6 +1,8 @@
 """SASS as NVIDIA's own disassembler prints it: functions, opcodes, loops, calls, and the mechanisms in it."""
 
+import math
 import re
+import signal
 import subprocess
 import tempfile
 from bisect import bisect_left
@@ -45,6 +47,7 @@ LISTING = (
 )  # code alone; the analysis of branches that is left out changes no line, and costs a quarter
 TIME_LIMIT_S = 30
 TIME_LIMIT_S_PER_BYTE = 2e-6
+IDLE = 60  # times the limit of CPU time: what neither works nor ends is given up
 
 
 class DisassemblyError(LabError, ValueError):
@@ -313,14 +316,17 @@ def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
         LabError: It is not installed.
     """
     input_bytes = sum(Path(a).stat().st_size for a in arguments if Path(a).is_file())
-    limit_s = TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE
-    limited = ["sh", "-c", f'ulimit -v {MEMORY_LIMIT_KIB}; exec "$0" "$@"', tool(name), *arguments]
+    limit_s = math.ceil(TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE)
+    limits = f"ulimit -v {MEMORY_LIMIT_KIB}; ulimit -t {limit_s}"  # of time at work: a busy machine costs no result
+    limited = ["sh", "-c", f'{limits}; exec "$0" "$@"', tool(name), *arguments]
     try:
         done = subprocess.run(
-            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit_s
+            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit_s * IDLE
         )
     except subprocess.TimeoutExpired:
-        raise DisassemblyError(f"{name} took longer than {limit_s:.0f} s") from None
+        raise DisassemblyError(f"{name} did not come back within {limit_s * IDLE} s") from None
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise DisassemblyError(f"{name} took more than {limit_s} s of CPU time")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and " warning " not in line]
         # ptxas says where in lines of their own, and last only that it gave up.
