@@ -3,10 +3,14 @@
 python tests/independent_count.py FILE…     compares labkernels' census of files with this count, kernel by kernel
 """
 
+import csv
+import hashlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/ +(?:\{ *)?(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.a-z]*)([^;(]*)")
@@ -111,35 +115,51 @@ def listing(nvdisasm: str, cubin: Path) -> str:
     ).stdout
 
 
-def main(paths: list[str]) -> int:
-    """Compare; a line for each file, and one for each kernel that differs."""
-    import tempfile
+COLUMNS = ("source", "cubin_sha256", "arch", "kernel", "counts")
 
+
+def compared(path: Path, archs: tuple[str, ...] = ()) -> Iterator[tuple[dict[str, str], dict[str, int]]]:
+    """Each kernel of a file: a row of the table, and what the package counts for its own code."""
     from labkernels.kernels import sass
-    from labkernels.production.containers import Cubin, unpack
+    from labkernels.production.containers import Cubin, Selection, unpack
 
+    with tempfile.TemporaryDirectory() as scratch:
+        for found in unpack(path, Path(scratch), Selection(archs)):
+            if not isinstance(found, Cubin):
+                print(f"{path}: {found}", file=sys.stderr)
+                continue
+            code = found.path.read_bytes()
+            mine = count(listing(sass.tool("nvdisasm"), found.path))
+            for name, function in sass.disassemble(found.path).items():
+                if function.entry:
+                    counts = " ".join(f"{k}={n}" for k, n in sorted(mine.get(name, Counter()).items()))
+                    row = (path.name, hashlib.sha256(code).hexdigest(), found.arch, name, counts)
+                    yield dict(zip(COLUMNS, row, strict=True)), dict(function.mechanisms())
+            if found.path != path:
+                found.path.unlink()
+
+
+def parsed(counts: str) -> dict[str, int]:
+    """The counts of a row."""
+    return {name: int(number) for name, number in (one.split("=") for one in counts.split())}
+
+
+def main(arguments: list[str]) -> int:
+    """Compare and print the table; 1 if a kernel differs."""
+    archs = tuple(arguments[1:2]) if arguments[0] == "--arch" else ()
+    rows = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    rows.writeheader()
     differ = 0
-    for path in paths:
-        kernels, total = 0, Counter()
-        with tempfile.TemporaryDirectory() as scratch:
-            for found in unpack(Path(path), Path(scratch)):
-                if not isinstance(found, Cubin):
-                    print(f"{path}: {found}")
-                    continue
-                text = listing(sass.tool("nvdisasm"), found.path)
-                ours = sass._parse(text)
-                mine = count(text)
-                for name, function in ours.items():
-                    a, b = function.mechanisms(), mine.get(name, Counter())
-                    kernels += function.entry
-                    total += a
-                    if a != b:
-                        differ += 1
-                        print(f"{path}: {found.arch} {name[:60]}: {dict(a - b)} {dict(b - a)}")
-                if str(found.path) != path:
-                    found.path.unlink()
-        print(f"{path}: {kernels} kernels, {dict(total)}", flush=True)
-    print(f"{differ} differ")
+    for path in map(Path, arguments[2:] if archs else arguments):
+        for row, found in compared(path, archs):
+            rows.writerow(row)
+            if found != parsed(row["counts"]):
+                differ += 1
+                print(
+                    f"{path} {row['arch']} {row['kernel'][:80]}: {found}, not {row['counts']}",
+                    file=sys.stderr,
+                )
+    print(f"{differ} kernels differ", file=sys.stderr)
     return int(bool(differ))
 
 

@@ -185,6 +185,14 @@ class Function:
             "SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position, _copied)
         )
 
+    def constant(self, register: str, position: int) -> int | None:
+        """What a register holds before an instruction, if every copy of it comes from one number in the code."""
+        found = set()
+        for _, origin in self._origins(register, position, _copied):
+            number = re.search(r", (0x[0-9a-f]+)$", origin.operands)
+            found.add(int(number[1], 16) if number and _COPIES.match(origin.opcode) else None)
+        return found.pop() if len(found) == 1 else None
+
     @cached_property
     def _written(self) -> dict[str, list[int]]:
         """Positions of the instructions whose first operand is each register."""

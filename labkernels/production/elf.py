@@ -15,6 +15,7 @@ _SYMBOLS = 2  # SHT_SYMTAB
 _CALLGRAPH = 0x70000001
 _DYNAMIC = 6  # SHT_DYNAMIC
 _SONAME = 14  # DT_SONAME
+_THREADS = (b"\x04\x10\x0c\x00", b"\x04\x05\x0c\x00")  # required, or at most: three numbers of 4 bytes
 _FUNCTION = 2  # STT_FUNC
 _KERNEL = 0x10  # STO_CUDA_ENTRY, in st_other
 _NEW_FLAGS = 8  # EI_ABIVERSION from CUDA 13's layout on: the architecture is the second byte of the flags
@@ -128,6 +129,17 @@ class Elf:
     def kernels(self) -> list[str]:
         """Linker names of its kernels."""
         return [name for name, kind, other in self.symbols if kind == _FUNCTION and other & _KERNEL]
+
+    def most_threads(self, kernel: str) -> int | None:
+        """Threads of a CTA that a kernel was compiled for, if it says so."""
+        for section in self.sections:
+            if section.name == f".nv.info.{kernel}":
+                text = self._text(section.start, section.size)
+                for mark in _THREADS:
+                    if (at := text.find(mark)) >= 0 and at + 16 <= len(text):
+                        x, y, z = struct.unpack_from("<III", text, at + 4)
+                        return x * y * z
+        return None
 
     def calls(self) -> dict[str, set[str]]:
         """Names of functions that each function may call, system calls of the driver among them."""
