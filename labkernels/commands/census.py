@@ -8,11 +8,26 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from labkernels.commands import Answer, Option, option, printable, write
+from labkernels.commands import READS, Answer, Option, form_options, option, option_name, printable, write
 from labkernels.errors import BadArgument
+from labkernels.forms import entries
+from labkernels.model.advisor import Question
+from labkernels.model.from_code import CodeAdvice, describe, from_code
 from labkernels.production.census import COLUMNS, KernelCensus, row, stream
 from labkernels.production.containers import Selection
 from labkernels.protocols.progress import track
+
+#: What the advisor asks that no machine code says.
+ASKED = (
+    "row_bytes",
+    "rows",
+    "pitch_bytes",
+    "element_bytes",
+    "cluster",
+    "ctas_per_sm",
+    "tensor_mib",
+    "source",
+)
 
 
 def options() -> Iterator[Option]:
@@ -25,29 +40,53 @@ def options() -> Iterator[Option]:
     about = "also libraries whose licence forbids to disassemble them: for who has leave"
     yield option("--may-disassemble", action="store_true", help=about)
     yield option("--csv", action="store_true", help="one row per kernel, one column per mechanism")
+    about = "of each kernel, what it loads, how deep, and what to try first; the options below say what no code does"
+    yield option("--advise", action="store_true", help=about)
+    yield option("--gpu", help="whose rules and constants (default: the first that has them)")
+    yield READS
+    yield from (one for one in form_options(Question) if one[0][0] in map(option_name, ASKED))
 
 
 def run(arguments: Namespace) -> Answer:
     """A line for each kernel as soon as it is read; exit status 1 when a file could not be read wholly."""
-    if arguments.csv and arguments.json:
-        raise BadArgument("`csv` and `json` exclude each other: give one")
+    if arguments.csv and (arguments.json or arguments.advise):
+        other = "json" if arguments.json else "advise"
+        raise BadArgument(f"`csv` and `{other}` exclude each other: give one")
     selection = Selection(tuple(arguments.arch), arguments.kernel, arguments.may_disassemble)
+    asked = [one for one in entries(Question) if getattr(arguments, one.name, None) is not None]
+    given = {one.name: one.read(getattr(arguments, one.name)) for one in asked if one.name in ASKED}
+    for one in asked:
+        one.require(given[one.name])
+    if given and not arguments.advise:
+        raise BadArgument(f"`{next(iter(given))}` is for advice: give --advise, too")
     shown = _csv if arguments.csv else _line
+
+    def advice(kernel: KernelCensus) -> CodeAdvice | None:
+        if kernel.mainloop is None:
+            return None
+        return from_code(kernel.mainloop, kernel.registers, given, arguments.gpu, arguments.data)
+
     kernels: list[dict[str, object]] = []
     failed: list[dict[str, str]] = []
     spoken_of: set[Path] = set()
     if not arguments.json:
         write(shown(COLUMNS if arguments.csv else ("arch", "regs", "smem_B", "reading", "kernel")))
-    with closing(stream(map(Path, arguments.files), selection)) as results:
+    with closing(stream(map(Path, arguments.files), selection, arguments.advise)) as results:
         for found in track(results, "census, cubins"):
             if found.kernels or found.problem:
                 spoken_of.add(Path(found.file))
             if found.problem:
                 failed.append({"file": found.file, "error": found.problem})
             if arguments.json:
-                kernels += map(_json, found.kernels)
-            else:
-                write("".join(shown(_cells(kernel, arguments.csv)) for kernel in found.kernels))
+                kernels += (
+                    _json(kernel) | ({"advice": asdict(said)} if (said := advice(kernel)) else {})
+                    for kernel in found.kernels
+                )
+                continue
+            for kernel in found.kernels:
+                write(shown(_cells(kernel, arguments.csv)))
+                if said := advice(kernel):
+                    write(describe(said))
     notes = [f"{one['file']}: {one['error']}" for one in failed]
     for file in map(Path, dict.fromkeys(arguments.files)):
         if not any(one.is_relative_to(file) for one in spoken_of):

@@ -3,6 +3,7 @@
 import math
 import re
 import signal
+import struct
 import subprocess
 import tempfile
 from bisect import bisect_left
@@ -186,11 +187,8 @@ class Function:
         )
 
     def constant(self, register: str, position: int) -> int | None:
-        """What a register holds before an instruction, if every copy of it comes from one number in the code."""
-        found = set()
-        for _, origin in self._origins(register, position, _copied):
-            number = re.search(r", (0x[0-9a-f]+)$", origin.operands)
-            found.add(int(number[1], 16) if number and _COPIES.match(origin.opcode) else None)
+        """What a register holds before an instruction, if that is a number written in the code."""
+        found = {_number(origin) for _, origin in self._origins(register, position, _copied)}
         return found.pop() if len(found) == 1 else None
 
     @cached_property
@@ -228,6 +226,17 @@ _SCALED = {"IMAD": 3, "UIMAD": 3, "LEA": 2, "ULEA": 2}  # which operand the scal
 def _copied(instruction: Instruction) -> list[str]:
     """The register that an instruction only copies."""
     return instruction.registers[1:] if _COPIES.match(instruction.opcode) else []
+
+
+def _number(instruction: Instruction) -> int | None:
+    """The number that an instruction only puts into a register: as it is, or as the two halves of a product."""
+    if _COPIES.match(instruction.opcode) and (whole := re.search(r", (0x[0-9a-f]+)$", instruction.operands)):
+        return int(whole[1], 16)
+    halves = re.fullmatch(r"U?R\d+, -RZ, RZ, ([-\d.e+]+), ([-\d.e+]+)", instruction.operands)
+    if instruction.base == "HFMA2" and halves:
+        low, high = (int.from_bytes(struct.pack("<e", float(halves[n])), "little") for n in (2, 1))
+        return high << 16 | low
+    return None
 
 
 def _pointers(instruction: Instruction) -> list[str]:

@@ -15,6 +15,7 @@ from labkernels.production import flash_names
 from labkernels.production.containers import ALL, Cubin, Selection, files, unpack
 from labkernels.production.elf import Elf
 from labkernels.production.flash_names import FlashKernel
+from labkernels.production.mainloop import Mainloop, mainloop
 
 #: Cubins unpacked or read ahead of the one that is waited for, for each core.
 AHEAD = 16
@@ -36,6 +37,7 @@ class KernelCensus:
         mechanisms: Counts per name of `MECHANISMS`.
         features: Counts per name of `sass.FEATURES`.
         flash: What a FlashAttention-3 name says.
+        mainloop: What its code shows of its pipeline, if that was asked for.
     """
 
     file: str
@@ -49,6 +51,7 @@ class KernelCensus:
     mechanisms: tuple[tuple[str, int], ...]
     features: tuple[tuple[str, int], ...]
     flash: FlashKernel | None
+    mainloop: Mainloop | None = None
 
     @property
     def reading(self) -> str:
@@ -65,12 +68,13 @@ class Found:
     problem: str = ""
 
 
-def stream(paths: Iterable[Path], selection: Selection = ALL) -> Iterator[Found]:
+def stream(paths: Iterable[Path], selection: Selection = ALL, with_mainloop: bool = False) -> Iterator[Found]:
     """Count the mechanisms of every kernel in some files, cubin by cubin in their order. Needs no GPU.
 
     Args:
         paths: Cubins, fatbins, objects, libraries, wheels, PTX, and folders of them.
         selection: Which architectures and kernels.
+        with_mainloop: Whether to look at their loops, too.
 
     Yields:
         What each cubin gave as soon as those before it are done; a kernel that a file carries twice comes once.
@@ -101,7 +105,9 @@ def stream(paths: Iterable[Path], selection: Selection = ALL) -> Iterator[Found]
                     if isinstance(found, str):
                         waiting.append((file, None, found))
                     else:
-                        waiting.append((file, found, pool.submit(_of_cubin, file, found, selection)))
+                        waiting.append(
+                            (file, found, pool.submit(_of_cubin, file, found, selection, with_mainloop))
+                        )
                     # What is unpacked but not yet read lies on the disk: not much of it at a time.
                     while len(waiting) > AHEAD * workers or (waiting and _is_done(waiting[0][2])):
                         yield done()
@@ -136,11 +142,12 @@ def census(
     return sorted(kernels, key=lambda k: (order[k.file], k.member, k.arch, k.kernel, k.opcodes)), errors
 
 
-def _of_cubin(file: str, cubin: Cubin, selection: Selection) -> list[KernelCensus]:
+def _of_cubin(file: str, cubin: Cubin, selection: Selection, with_mainloop: bool) -> list[KernelCensus]:
     try:
         functions = sass.disassemble(cubin.path)
         resources = _resources(cubin.path)
-        calls = Elf(cubin.path.read_bytes()).calls()
+        image = Elf(cubin.path.read_bytes())
+        calls = image.calls()
     except (OSError, ValueError) as error:
         raise (
             error if isinstance(error, sass.DisassemblyError) else sass.DisassemblyError(str(error))
@@ -173,6 +180,7 @@ def _of_cubin(file: str, cubin: Cubin, selection: Selection) -> list[KernelCensu
                 mechanisms=tuple((m, counts[m]) for m in MECHANISMS if counts[m]),
                 features=tuple((m, counts[m]) for m in sass.FEATURES if counts[m]),
                 flash=flash_names.parse(name),
+                mainloop=mainloop(function, image.most_threads(symbol)) if with_mainloop else None,
             )
         )
     return result

@@ -32,7 +32,7 @@ class Mainloop:
         spills: Stores of spilled registers.
     """
 
-    loads: dict[str, int]
+    loads: tuple[tuple[str, int], ...]
     in_loop: bool
     tensor_cores: bool
     stages: int | None
@@ -60,13 +60,16 @@ def mainloop(function: Function, threads: int | None = None) -> Mainloop:
     stages, stage_bytes, copies = None, None, None
     if loads.keys() & {*_COPIED, "tma_gather"}:
         stages, stage_bytes = _barriers(function), _expected(function)
-        arming = sum(_arms(i) for i in found)
-        engine = sum(n for name, n in loads.items() if name in (*_COPIED, "tma_gather"))
+        # The loops that choose one thread to copy, and unrolling, leave the ratio of all of them as it is.
+        arming = sum(map(_arms, function.instructions))
+        engine = sum(
+            n for name, n in _loads(function.instructions).items() if name in (*_COPIED, "tma_gather")
+        )
         copies = engine // arming if arming and engine % arming == 0 else None
     elif "cp_async" in loads:
         stages, stage_bytes = _groups(function, inside, threads)
     return Mainloop(
-        loads=loads,
+        loads=tuple(loads.items()),
         in_loop=in_loop,
         tensor_cores=any(TENSOR_CORES.match(i.base) for i in inside),
         stages=stages,
@@ -116,12 +119,16 @@ def _expected(function: Function) -> int | None:
 def _groups(
     function: Function, inside: list[Instruction], threads: int | None
 ) -> tuple[int | None, int | None]:
-    """Stages of a pipeline of cp.async groups, and the bytes of one: what is asked for ahead, and the one in use."""
-    committed = sum(i.base == "LDGDEPBAR" for i in inside)
-    before = sum(i.base == "LDGDEPBAR" for i in function.instructions) - committed
+    """Stages of a pipeline of cp.async groups, and the bytes of one.
+
+    A loop waits once for each tile, however often it is unrolled. Besides the groups that a wait leaves under way,
+    one tile is in use and one is asked for.
+    """
     copies = [_width(i) for i in inside if i.base == "LDGSTS"]
-    if not committed or not copies:
+    waits = [re.fullmatch(r"SB0, (0x[0-9a-f]+)", i.operands) for i in inside if i.opcode == "DEPBAR.LE"]
+    left = {int(wait[1], 16) for wait in waits if wait}
+    groups = sum(i.base == "LDGDEPBAR" for i in inside) // max(1, len(waits))
+    if not groups or len(copies) % max(1, len(waits)):
         return None, None
-    return (before // committed + 1 if before >= committed else None), (
-        sum(copies) * threads if threads else None
-    )
+    stages = left.pop() // groups + 2 if len(left) == 1 else None
+    return stages, sum(copies) // max(1, len(waits)) * threads if threads else None
