@@ -133,10 +133,15 @@ def compared(path: Path, archs: tuple[str, ...] = ()) -> Iterator[tuple[dict[str
             for name, function in sass.disassemble(found.path).items():
                 if function.entry:
                     counts = " ".join(f"{k}={n}" for k, n in sorted(mine.get(name, Counter()).items()))
-                    row = (path.name, hashlib.sha256(code).hexdigest(), found.arch, name, counts)
+                    row = (path.name, hashlib.sha256(code).hexdigest(), found.arch, shortened(name), counts)
                     yield dict(zip(COLUMNS, row, strict=True)), dict(function.mechanisms())
             if found.path != path:
                 found.path.unlink()
+
+
+def shortened(name: str) -> str:
+    """A linker name, a long one by its beginning and its hash."""
+    return name if len(name) <= 100 else f"{name[:80]}…{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def parsed(counts: str) -> dict[str, int]:
