@@ -381,6 +381,8 @@ def test_closed_libraries_are_refused_unless_leave_is_given(capsys, tmp_path, im
         assert "forbids to disassemble" in err and "--may-disassemble" in err
         status, out, err = run(capsys, "--json", "--may-disassemble", path)
         assert (status, len(json.loads(out)["kernels"]), err) == (0, 1, ""), path
+    silent = zip_of(**{"a.libs/libcudart-1.so.12": host_library(b""), "lib.so": host_library(fat)})
+    assert run(capsys, "--json", write(tmp_path / "open.whl", silent))[0] == 0
     for name in ("libnccl.so.2", "libcublas_free_gemm.txt", "libmycudnn.so"):
         assert run(capsys, "--json", write(tmp_path / name, host_library(fat)))[0] == 0
 

@@ -204,16 +204,10 @@ def _unpack_binary(path: Path, member: str, scratch: Path, selection: Selection)
         yield from _assemble(path, member, scratch, selection)
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        own_name = ""
-        if head.startswith(_ELF):
-            with suppress(ValueError):  # of a host's tables no more is asked
-                host = Elf(data)
-                if host.machine == CUDA_MACHINE:
-                    yield from _selected(path, member, host, selection)
-                    return
-                own_name = host.own_name
-        if not selection.closed:
-            closed.refuse_name(member or path.name, own_name)
+        host = _host(data) if head.startswith(_ELF) else None
+        if host and host.machine == CUDA_MACHINE:
+            yield from _selected(path, member, host, selection)
+            return
         fatbins = list(_fatbins(data))
         bare = [one for one in embedded(data) if not any(start <= one[0] < end for start, end in fatbins)]
         extracted: list[Path | str] = []
@@ -223,18 +217,22 @@ def _unpack_binary(path: Path, member: str, scratch: Path, selection: Selection)
                 raise NoCodeError(
                     "no cubin in this file; PTX inside it can be passed after cuobjdump -xptx all"
                 )
-            if len(set(listed)) < len(listed):
-                raise UnreadableError("some share a name, and would be written over each other")
-            if listed:
-                _cuobjdump("-xelf", "all", path, cwd=scratch)
-            extracted += [scratch / name for name in listed]
+            refused: UnreadableError | None = None
         except NoCodeError:
             if not bare:
                 raise
+            listed, refused = [], None
         except UnreadableError as error:
+            listed, refused = [], error
+        if not selection.closed:  # a library that has kernels; their list was looked at, not their code
+            closed.refuse_name(member or path.name, host.own_name if host else "")
+        if refused or len(set(listed)) < len(listed):  # what shares a name would be written over each other
             extracted += _extract_one_by_one(data, fatbins, scratch)
-            if not any(isinstance(one, Path) for one in extracted):
-                raise error
+            if refused and not any(isinstance(one, Path) for one in extracted):
+                raise refused
+        elif listed:
+            _cuobjdump("-xelf", "all", path, cwd=scratch)
+            extracted += [scratch / name for name in listed]
         for number, (start, end) in enumerate(bare):
             extracted.append(scratch / f"bare.{number}.cubin")
             extracted[-1].write_bytes(data[start:end])
@@ -250,6 +248,15 @@ def _unpack_binary(path: Path, member: str, scratch: Path, selection: Selection)
             yield ": ".join(filter(None, (member, name, str(error))))
         if not found and isinstance(one, Path):
             one.unlink(missing_ok=True)
+
+
+def _host(data: mmap.mmap) -> Elf | None:
+    """The file's own tables, unless they are of no known kind: what NVIDIA's tool makes of them counts."""
+    try:
+        host = Elf(data)
+        return host if host.sections else None
+    except ValueError:
+        return None
 
 
 def _selected(path: Path, member: str, image: Elf, selection: Selection) -> Iterator[Cubin]:
