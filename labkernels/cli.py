@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,7 +9,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from labkernels import __version__
-from labkernels.commands import Answer, option_name, printable
+from labkernels.commands import Answer, option_name, printable, write
 from labkernels.errors import BadArgument, LabError
 
 PROGRAM = "python -m labkernels"
@@ -42,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        _print("")
+        write("")
         super().exit(status, message)
 
 
@@ -101,22 +100,12 @@ def _main(argv: list[str]) -> int:
     module = import_module(f"labkernels.commands.{name}")
     arguments = _own(name, module).parse_args(argv[1:])
     answer: Answer = module.run(arguments)
-    _print(f"{json.dumps(answer.value, indent=1, allow_nan=False) if arguments.json else answer.text}\n")
+    if arguments.json or answer.text:
+        text = json.dumps(answer.value, indent=1, allow_nan=False) if arguments.json else answer.text
+        write(f"{text}\n")
     for note in answer.notes:
         _say(f"{name}: {note}")
     return answer.status
-
-
-def _print(text: str) -> None:
-    """Write to the end now: a full disk is an error here, and not one that nobody hears at exit."""
-    try:
-        sys.stdout.write(printable(text))
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise LabError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def _say(text: str, status: int = 2) -> int:

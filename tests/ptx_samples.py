@@ -37,6 +37,10 @@ SAMPLES = {
     "atomic": "red.global.add.u32 [%a + 2048], %n;",
 }
 
+_MAPPED = (
+    ".reg .b32 %t; mov.u32 %t, %tid.x; cvt.u64.u32 %d, %sm; cvta.shared.u64 %d, %d; mapa.u64 %d, %d, %n;"
+)
+
 # Ways to write the same thing that compile to other opcodes.
 VARIANTS = {
     "multicast of a bulk copy": (
@@ -58,6 +62,43 @@ VARIANTS = {
         "dsm_store",
         "cvt.u64.u32 %d, %sm; cvta.shared.u64 %d, %d; mapa.u64 %d, %d, %n; st.u32 [%d + 8], %n;",
     ),
+    "a mapped generic pointer, indexed": (
+        "dsm_load",
+        f"{_MAPPED} mad.wide.u32 %d, %t, 4, %d; ld.u32 %r, [%d + 8]; st.shared.u32 [%sm + 768], %r;",
+    ),
+    "a mapped generic pointer, indexed twice": (
+        "dsm_store",
+        f"{_MAPPED} mad.wide.u32 %d, %t, 4, %d; mad.wide.s32 %d, %n, 96, %d; st.u32 [%d], %n;",
+    ),
+    "a mapped generic pointer in a loop": (
+        "dsm_atomic",
+        f"{_MAPPED} .reg .pred %p; mov.u32 %r, 0; AGAIN: red.add.u32 [%d], %t; mad.wide.u32 %d, %t, 4, %d; "
+        "add.u32 %r, %r, 1; setp.lt.u32 %p, %r, %n; @%p bra AGAIN;",
+    ),
+    "the next CTA's memory": (
+        "dsm_store",
+        "mov.u32 %r, %cluster_ctarank; add.u32 %r, %r, 1; cvt.u64.u32 %d, %sm; cvta.shared.u64 %d, %d; "
+        "mapa.u64 %d, %d, %r; st.u32 [%d], %n;",
+    ),
+    "its own memory, mapped": (
+        "generic_store",
+        "mov.u32 %r, %cluster_ctarank; cvt.u64.u32 %d, %sm; cvta.shared.u64 %d, %d; mapa.u64 %d, %d, %r; "
+        "mad.wide.u32 %d, %n, 4, %d; st.u32 [%d], %n;",
+    ),
+    "a sum over a multicast address": (
+        "multimem",
+        "multimem.ld_reduce.global.add.f32 %w, [%a]; st.shared.f32 [%sm], %w;",
+    ),
+    "a tensor map published": (
+        "tensormap_write",
+        "cvt.u64.u32 %d, %sm; tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu"
+        ".sync.aligned [%map], [%d], 128;",
+    ),
+    "a tensor map that another wrote": (
+        "tensormap_fence",
+        "fence.proxy.tensormap::generic.acquire.gpu [%map], 128;",
+    ),
+    "an exchange": ("atomic", "atom.global.exch.b32 %r, [%a], %n; st.shared.u32 [%sm], %r;"),
     "cp.async of 4 bytes": ("cp_async", "cp.async.ca.shared.global [%sm], [%a], 4; cp.async.wait_all;"),
     "ld.global.nc": ("ldg", "ld.global.nc.u32 %r, [%a + 256]; st.shared.u32 [%sm + 512], %r;"),
     "a generic pointer, written": ("generic_store", "st.u32 [%a], %n;"),
@@ -67,8 +108,26 @@ VARIANTS = {
     ),
 }
 
+# What Blackwell adds.
+BLACKWELL = {
+    "gather4": (
+        "tma_gather",
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+        "[%sm], [%map, {%n, %n, %n, %n, %n}], [%bar];",
+    ),
+    "gather4, multicast": (
+        "tma_gather",
+        "mov.b16 %h, 3; cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%sm], [%map, {%n, %n, %n, %n, %n}], [%bar], %h;",
+    ),
+    "scatter4": (
+        "tma_scatter",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%map, {%n, %n, %n, %n, %n}], [%sm];",
+    ),
+}
+
 _HEADER = ".version 8.6\n.target {arch}\n.address_size 64\n"
-_REGISTERS = ".reg .b64 %d; .reg .b32 %r, %q; .reg .b16 %h;"
+_REGISTERS = ".reg .b64 %d; .reg .b32 %r, %q; .reg .b16 %h; .reg .f32 %w;"
 
 
 def function(name: str, body: str, arch: str = "sm_90a", visible: bool = True) -> str:

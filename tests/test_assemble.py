@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkernels.kernels import sass
+from labkernels.kernels import build, sass
 from labkernels.kernels.build import SANITIZER, assemble, assemble_all
 from labkernels.kernels.link import link
 from labkernels.kernels.registry import AXES, kernel, kernels
@@ -66,6 +66,17 @@ def test_a_promise_that_was_changed_is_asked_of_kernels_in_the_cache(tmp_path, m
     monkeypatch.setitem(MECHANISMS, "dsm_bulk", replace(MECHANISMS["dsm_bulk"], carriers=()))
     with pytest.raises(AssemblyError, match="tma_tile in its code, beside dsm_bulk"):
         assemble(spec, cache_dir=tmp_path)
+
+
+def test_another_reading_of_machine_code_makes_no_other(tmp_path, monkeypatch):
+    spec = kernel("tma_bulk", "issue", per_copy="copy")
+    first = assemble(spec, cache_dir=tmp_path)
+    reader = tmp_path / "reader.py"
+    reader.write_text("another")
+    monkeypatch.setattr(build, "READER", reader)
+    monkeypatch.setattr(build, "_machine_code", lambda *_: pytest.fail("made again"))
+    assert assemble(spec, cache_dir=tmp_path) == first
+    assert len(list(tmp_path.glob("*.cubin"))) == 1 and len(list(tmp_path.glob("*.json"))) == 3
 
 
 def test_the_cache_is_keyed_by_the_ptx(tmp_path, monkeypatch):

@@ -242,11 +242,161 @@ def test_truncated_at_every_length(tmp_path, images):
         assert errors
 
 
-def test_missing_file_and_directory(capsys, tmp_path):
-    status, _, err = run(capsys, tmp_path / "absent", tmp_path)
+def test_missing_file_and_empty_folder(capsys, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    status, _, err = run(capsys, tmp_path / "absent", empty)
     assert status == 1
     assert "No such file" in err
-    assert "directory" in err
+    assert f"{empty}: device functions at most, no kernel" in err
+
+
+def test_a_folder_is_read_whole_and_what_has_no_code_in_it_is_no_fault(capsys, tmp_path, images):
+    for name in ("a/k", "b/j"):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / f"{name}.cubin", images["stg"])
+        write(tmp_path / f"{name}.ptx", "not even PTX: the cubin beside it counts")
+        write(tmp_path / f"{name}.json", "{}")
+    write(tmp_path / "launcher.so", host_library(b""))
+    write(tmp_path / "x.whl", zip_of(a="text"))
+    write(tmp_path / "lone.ptx", ptx.kernel([ptx.SAMPLES["ldg"]]))
+    status, out, err = run(capsys, "--csv", tmp_path)
+    assert (status, err) == (0, "")
+    assert [one["file"] for one in csv.DictReader(io.StringIO(out))] == ["lone.ptx", "k.cubin", "j.cubin"]
+
+
+def test_only_what_is_asked_for_is_disassembled(capsys, tmp_path, images, monkeypatch):
+    read = []
+    disassemble = sass.disassemble
+    monkeypatch.setattr(sass, "disassemble", lambda path: read.append(path) or disassemble(path))
+    path = write(
+        tmp_path / "x.so",
+        host_library(
+            fatbin(
+                entry(images["stg"], "a.cu"),
+                entry(images["tma"], "b.cu"),
+                entry(cubin("stg", arch="sm_100a"), "c.cu"),
+            )
+        ),
+    )
+    for arguments, names in (
+        (["--arch", "sm_90a", "--kernel", "sec"], ["second"]),
+        (["--arch", "sm_100a"], ["k"]),
+        (["--arch", "sm_100a", "--arch", "sm_90a"], ["first", "second", "k"]),
+        (["--kernel", "absent"], []),
+    ):
+        read.clear()
+        status, out, err = run(capsys, "--json", path, *arguments)
+        assert [k["kernel"] for k in json.loads(out)["kernels"]] == names
+        assert (status, len(read)) == (0, len(names))
+        assert ("no kernel of those asked for" in err) == (not names)
+
+
+def test_rows_come_while_others_are_still_read(capsys, tmp_path, images, monkeypatch):
+    monkeypatch.setattr(census, "AHEAD", 0)
+    paths = [write(tmp_path / f"{n}.cubin", images[n]) for n in ("stg", "tma")]
+    results = census.stream([*paths, tmp_path / "absent"])
+    assert next(results).kernels[0].kernel == "first"
+    assert [bool(found.problem) for found in results] == [False, True]
+
+
+def test_a_bad_cubin_loses_no_other_and_is_named(capsys, tmp_path, images):
+    cut = images["tma"][: len(images["tma"]) // 2].ljust(len(images["tma"]), b"\0")
+    fat = fatbin(
+        entry(images["stg"], "a.cu"), entry(cut, "bad.cu"), entry(cubin("ldg", kernel="third"), "c.cu")
+    )
+    status, out, err = run(
+        capsys, "--csv", write(tmp_path / "x.whl", zip_of(**{"lib.so": host_library(fat)}))
+    )
+    assert status == 1
+    assert [one["kernel"] for one in csv.DictReader(io.StringIO(out))] == ["first", "third"]
+    assert "lib.so" in err and "bad" in err and err.count("\n") == 1
+
+
+def test_cubins_in_plain_data_are_found(capsys, tmp_path, images):
+    data = b"\x7fELF no image" + images["stg"] + bytes(40) + images["tma"] + b"\x7fELF"
+    for number, fat in enumerate((b"", fatbin(entry(cubin("ldg", kernel="third"), "c.cu")))):
+        status, out, err = run(capsys, "--json", write(tmp_path / f"{number}.so", host_library(fat) + data))
+        assert (status, err) == (0, "")
+        assert [k["kernel"] for k in json.loads(out)["kernels"]] == ["third"] * number + ["first", "second"]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_100", "sm_103f", "sm_120a"])
+def test_architectures_go_by_their_names(capsys, tmp_path, arch):
+    module = ptx.kernel([ptx.SAMPLES["stg"]], arch=arch).replace(".version 8.6", ".version 8.8")
+    source = write(tmp_path / "x.ptx", module)
+    sass.run_tool("ptxas", "-arch", arch, "-o", str(tmp_path / "x.cubin"), str(source))
+    _, out, _ = run(capsys, "--json", source, tmp_path / "x.cubin", "--arch", arch)
+    assert [k["arch"] for k in json.loads(out)["kernels"]] == [arch, arch]
+
+
+def test_tma_that_is_a_system_call_is_told_from_one_that_is_not(capsys, tmp_path):
+    found = {}
+    for state in ("cluster", "cta"):
+        body = (
+            f"cp.async.bulk.tensor.2d.shared::{state}.global.mbarrier::complete_tx::bytes "
+            "[%sm], [%map, {%n, %n}], [%bar];"
+        )
+        path = write(tmp_path / f"{state}.ptx", ptx.kernel([body], arch="sm_120a").replace("8.6", "8.8"))
+        (kernel,), _ = census.census([path])
+        found[state] = kernel
+    assert dict(found["cluster"].features)["tma_syscall"] == 1
+    assert "system call" in found["cluster"].reading and "system call" not in found["cta"].reading
+    assert "tma_syscall" not in dict(found["cta"].features)
+
+
+def test_ptx_of_a_later_cuda_says_which(capsys, tmp_path):
+    path = write(tmp_path / "x.ptx", ptx.kernel([]).replace(".version 8.6", ".version 9.7"))
+    status, _, err = run(capsys, path)
+    assert status == 1 and "PTX 9.7 needs the ptxas of CUDA 13.7 or newer" in err
+
+
+def test_closed_libraries_are_refused_unless_leave_is_given(capsys, tmp_path, images):
+    fat = fatbin(entry(images["stg"], "a.cu"))
+    licence = "You may not reverse engineer, decompile or disassemble any portion of this."
+    metadata = "Name: nvidia-something\nLicense: NVIDIA Proprietary Software\n"
+    closed = [
+        write(tmp_path / "libcublasLt.so.13", host_library(fat)),
+        write(tmp_path / "libcudnn_engines_precompiled.a", host_library(fat)),
+        write(
+            tmp_path / "other.so",
+            host_library(fatbin(entry(cubin("stg", kernel="sm90_xmma_gemm_x"), "a.cu"))),
+        ),
+        write(tmp_path / "dump.cubin", cubin("stg", kernel="_ZN8cublasLt4coreEv")),
+        write(tmp_path / "x.whl", zip_of(**{"package/libcusolver.so.12": host_library(fat)})),
+        write(
+            tmp_path / "nvidia.whl",
+            zip_of(
+                **{
+                    "lib.so": host_library(fat),
+                    "n-1.dist-info/METADATA": metadata,
+                    "n-1.dist-info/licenses/License.txt": licence,
+                }
+            ),
+        ),
+    ]
+    for path in closed:
+        status, out, err = run(capsys, "--json", path)
+        assert (status, json.loads(out)["kernels"]) == (1, []), path
+        assert "forbids to disassemble" in err and "--may-disassemble" in err
+        status, out, err = run(capsys, "--json", "--may-disassemble", path)
+        assert (status, len(json.loads(out)["kernels"]), err) == (0, 1, ""), path
+    silent = zip_of(**{"a.libs/libcudart-1.so.12": host_library(b""), "lib.so": host_library(fat)})
+    assert run(capsys, "--json", write(tmp_path / "open.whl", silent))[0] == 0
+    for name in ("libnccl.so.2", "libcublas_free_gemm.txt", "libmycudnn.so"):
+        assert run(capsys, "--json", write(tmp_path / name, host_library(fat)))[0] == 0
+
+
+def test_a_busy_machine_costs_no_result_and_a_busy_tool_is_stopped(tmp_path, monkeypatch):
+    tool = tmp_path / "tool"
+    monkeypatch.setattr(sass, "tool", lambda name: str(tool))
+    monkeypatch.setattr(sass, "TIME_LIMIT_S", 1)
+    tool.write_text("#!/bin/sh\nsleep 3; echo done\n")
+    tool.chmod(0o755)
+    assert sass.run_tool("nvdisasm") == "done\n"
+    tool.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    with pytest.raises(sass.DisassemblyError, match="more than 1 s of CPU time"):
+        sass.run_tool("nvdisasm")
 
 
 def test_zip_bomb_is_refused(tmp_path, monkeypatch):
@@ -263,8 +413,8 @@ def test_many_members_that_are_each_small_enough_are_refused_together(tmp_path, 
     path = write(tmp_path / "bomb.whl", zip_of(**{f"lib{number}.so": member for number in range(40)}))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    cubins, errors = containers.unpack(path, scratch)
-    assert not cubins
+    errors = list(containers.unpack(path, scratch))
+    assert all(isinstance(error, str) for error in errors)
     assert "too much for a wheel of its size" in errors[-1] and len(errors) < 10
     assert [found for found in scratch.rglob("*") if found.is_file()] == []
 
@@ -312,7 +462,7 @@ def test_progress_is_a_plain_line_now_and_then_where_there_is_no_terminal(
     )
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
     status, out, err = run(capsys, "--json", path)
-    assert (status, err) == (0, "census, cubins: 0 of 2\ncensus, cubins: 1 of 2\n") and json.loads(out)
+    assert (status, err) == (0, "census, cubins: 0\ncensus, cubins: 1\n") and json.loads(out)
     monkeypatch.undo()
     assert run(capsys, "--json", path)[2] == ""
 
@@ -323,8 +473,8 @@ def test_names_cannot_leave_the_scratch_directory(tmp_path, images):
     scratch = tmp_path / "a" / "b" / "scratch"
     scratch.mkdir(parents=True)
     before = {p for p in tmp_path.rglob("*") if scratch not in p.parents}
-    cubins, errors = containers.unpack(wheel, scratch)
-    assert (len(cubins), errors) == (2, [])
+    cubins = list(containers.unpack(wheel, scratch))
+    assert len(cubins) == 2
     assert all(scratch in c.path.resolve().parents for c in cubins)
     assert {p for p in tmp_path.rglob("*") if scratch not in p.parents} == before
 
@@ -361,3 +511,7 @@ def test_demangling():
     assert flash_names.demangle("_ZN5flash6kernelILi3EEEvPi") == "flash::kernel<3>"
     assert flash_names.demangle("plain_c") == "plain_c"
     assert flash_names.demangle("_Zbroken") == "_Zbroken"
+    assert (
+        flash_names.demangle(f"_ZN5flash6kernelI{'Li3E' * 400}EEvPi")
+        == f"flash::kernel<{', '.join('3' * 400)}>"
+    )

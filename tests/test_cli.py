@@ -342,7 +342,7 @@ if __name__ == "__main__":
     multiprocessing.set_start_method(START)
     build.assemble = never
     sass.tool = lambda name: str(MARK.with_name("tool"))
-    census.unpack = lambda path, scratch: ([Cubin("", "sm_90a", path)] * 9, [])
+    census.unpack = lambda path, *how: iter([Cubin("", "sm_90a", path)] * 9)
     options = {"kernels": ["--arch", "sm_90a", "--mechanism", "ldg"], "census": [str(MARK.with_name("tool"))]}
     sys.argv = ["labkernels", COMMAND, *options[COMMAND]]
     runpy.run_module("labkernels", run_name="__main__")
@@ -376,7 +376,7 @@ def test_an_interrupt_ends_all_that_is_at_work(command, start, to_all, tmp_path)
     except BaseException:
         os.killpg(started.pid, signal.SIGKILL)
         raise
-    assert (started.returncode, out, err) == (130, "", "labkernels: interrupted\n")
+    assert (started.returncode, out.count("\n") < 2, err) == (130, True, "labkernels: interrupted\n")
     with pytest.raises(ProcessLookupError):
         while True:  # the last of them may still be on its way out
             os.killpg(started.pid, 0)

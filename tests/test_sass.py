@@ -24,6 +24,12 @@ def test_other_spellings(variant, arch):
     assert set(mechanisms_of(ptx.kernel([body], arch=arch), arch=arch)) == {expected}
 
 
+@pytest.mark.parametrize("variant", ptx.BLACKWELL)
+def test_rows_by_index_are_no_tiles(variant):
+    expected, body = ptx.BLACKWELL[variant]
+    assert set(mechanisms_of(ptx.kernel([body], arch="sm_100a"), arch="sm_100a")) == {expected}
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_generic_pointers_are_not_distributed_shared_memory(tmp_path, arch):
     body = "ld.u32 %r, [%a]; st.u32 [%a + 64], %r; atom.add.u32 %r, [%a + 128], %n;"

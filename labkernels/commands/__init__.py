@@ -3,12 +3,15 @@
 Each has `options()`, what may stand behind the command's name, and `run(arguments)`, which returns an `Answer`.
 """
 
+import os
 import re
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from labkernels.errors import LabError
 from labkernels.forms import entries
 from labkernels.paths import DATA, IS_CHECKOUT
 
@@ -20,7 +23,7 @@ class Answer(NamedTuple):
 
     Attributes:
         value: for `--json`.
-        text: for people.
+        text: for people; nothing if it is written already.
         status: exit status.
         notes: lines for stderr.
     """
@@ -96,3 +99,15 @@ def printable(text: str, keep: str = "\t\n") -> str:
         return found[0] if found[0] in keep else f"\\x{ord(found[0]):02x}"
 
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", written, text)
+
+
+def write(text: str) -> None:
+    """Write to the end now: a full disk is an error here, and not one that nobody hears at exit."""
+    try:
+        sys.stdout.write(printable(text))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise LabError(f"standard output cannot be written: {error.strerror}") from None

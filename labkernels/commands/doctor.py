@@ -23,6 +23,7 @@ PACKAGES: dict[str, dict[str, str | None]] = {
         "Jinja2": "jinja2",
         "tqdm": "tqdm",
         "cxxfilt": "cxxfilt",
+        "cpp-demangle": "cpp_demangle",
         "cuda-pathfinder": "cuda.pathfinder",
         "cuda-core": "cuda.core",
         "cuda-bindings": "cuda.bindings",

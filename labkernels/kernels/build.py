@@ -32,7 +32,10 @@ SANITIZER = "LABKERNELS_SANITIZER"
 CONSUMER_THREADS = WARP
 
 #: What a cached kernel depends on besides its PTX, its spec and the tools.
-SOURCES = [Path(__file__).parent / f"{name}.py" for name in ("entry", "link", "numba_side", "sass")]
+SOURCES = [Path(__file__).parent / f"{name}.py" for name in ("entry", "link", "numba_side", "whole")]
+
+#: What is told of a kernel depends on this, too; when it changes, the machine code is read again, and not made again.
+READER = Path(__file__).parent / "sass.py"
 
 
 @dataclass(frozen=True)
@@ -108,32 +111,28 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
     ptx = render(spec, arch, sanitizer=bool(os.environ.get(SANITIZER)))
     sources = [ptx, spec.name, arch, json.dumps(toolchain()), str(spec.max_registers), *spec.traits.opcodes]
     sources += [file.read_text() for file in SOURCES]
-    key = hashlib.sha256("\0".join(sources).encode()).hexdigest()
-    cubin_file, facts_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
+    key = _hash(*sources)
+    cubin_file, parameters_file = cache_dir / f"{key}.cubin", cache_dir / f"{key}.json"
+    facts_file = cache_dir / f"{_hash(key, READER.read_text())}.json"
     entry = re.sub(r"\W+", "_", f"{spec.name}_kernel")
-    if known := facts_file.exists():
-        parameters, facts, found = json.loads(facts_file.read_text())
-        cubin = cubin_file.read_bytes()
+    if built := parameters_file.exists():
+        parameters, cubin = json.loads(parameters_file.read_text()), cubin_file.read_bytes()
     else:
-        from labkernels.kernels.link import examine, inline, link
-        from labkernels.kernels.whole import compile_whole
+        cubin, parameters = _machine_code(spec, ptx, arch, entry)
+    if known := facts_file.exists():
+        facts, found = json.loads(facts_file.read_text())
+    else:
+        from labkernels.kernels.link import examine
 
-        text, parameters = _numba_side(spec, arch, entry)
-        modules = [text, ptx] if ".visible .func" in ptx else [inline(text, ptx)]
-        try:
-            if spec.moves_registers:
-                cubin = compile_whole(*modules, arch, spec.mainloop_threads)
-            else:
-                cubin = link(modules, arch, spec.max_registers)
-        except AssemblyError as error:
-            raise AssemblyError(f"{spec.name}: its PTX does not assemble: {error}") from error
         facts, found = examine(spec, cubin)
     if broken := spec.broken_promise(facts["mechanisms"], found):
         raise AssemblyError(f"{spec.name}: {broken}")
-    if not known:
-        cache_dir.mkdir(parents=True, exist_ok=True)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    if not built:
         _write(cubin_file, cubin)
-        _write(facts_file, json.dumps([parameters, facts, found]).encode())
+        _write(parameters_file, json.dumps(parameters).encode())
+    if not known:
+        _write(facts_file, json.dumps([facts, found]).encode())
     return BuiltKernel(
         spec=spec,
         arch=arch,
@@ -144,6 +143,24 @@ def assemble(spec: KernelSpec, arch: str = "sm_90a", cache_dir: Path = KERNELS) 
         cubin=cubin,
         **facts,
     )
+
+
+def _machine_code(spec: KernelSpec, ptx: str, arch: str, entry: str) -> tuple[bytes, dict[str, str]]:
+    from labkernels.kernels.link import inline, link
+    from labkernels.kernels.whole import compile_whole
+
+    text, parameters = _numba_side(spec, arch, entry)
+    modules = [text, ptx] if ".visible .func" in ptx else [inline(text, ptx)]
+    try:
+        if spec.moves_registers:
+            return compile_whole(*modules, arch, spec.mainloop_threads), parameters
+        return link(modules, arch, spec.max_registers), parameters
+    except AssemblyError as error:
+        raise AssemblyError(f"{spec.name}: its PTX does not assemble: {error}") from error
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def _numba_side(spec: KernelSpec, arch: str, entry: str) -> tuple[str, dict[str, str]]:

@@ -1,10 +1,14 @@
 """SASS as NVIDIA's own disassembler prints it: functions, opcodes, loops, calls, and the mechanisms in it."""
 
+import math
 import re
+import signal
+import struct
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,7 +28,16 @@ FEATURES = {
     "remote_arrive": ("SYNCS.ARRIVE.RED",),
     "prefetch": ("UBLKPF", "UTMAPF", "CCTL.PF1", "CCTL.PF2"),
     "tensormap_prefetch": ("UTMACCTL.PF",),
+    "tma_gather": ("UTMALDG.GATHER4", "UTMALDG.GATHER4.MULTICAST"),
+    "tma_scatter": ("UTMASTG.SCATTER4",),
+    "multimem": ("LDGMC",),
+    "tensormap_write": (),
+    "tensormap_fence": ("UTMACCTL.IV",),
+    "tma_syscall": (),
 }
+
+#: What the driver runs in the place of a copy that the architecture has for a CTA's own shared memory only.
+TMA_SYSCALL = "__cuda_syscall_cp_async_bulk"
 
 FIRST_WITH_CLUSTERS = 90
 
@@ -35,6 +48,7 @@ LISTING = (
 )  # code alone; the analysis of branches that is left out changes no line, and costs a quarter
 TIME_LIMIT_S = 30
 TIME_LIMIT_S_PER_BYTE = 2e-6
+IDLE = 60  # times the limit of CPU time: what neither works nor ends is given up
 
 
 class DisassemblyError(LabError, ValueError):
@@ -154,8 +168,8 @@ class Function:
         """Whether the address of a generic access comes from `mapa`: PRMT with selector 0x654.
 
         The same PRMT with the CTA's own rank only makes the address of its own shared memory. Definitions are
-        followed backwards in code order, through copies and sums alone, so that an address which other
-        arithmetic mixed, or which was loaded or shuffled, is never taken for a mapped one.
+        followed backwards in code order, through copies and what adds an offset to a pointer, so that an address
+        which other arithmetic mixed, or which was loaded, shuffled or chosen, is never taken for a mapped one.
         """
         operands = re.sub(r"desc\[\w+\]", "", self.instructions[position].operands)
         address = re.search(r"\[(U?R\d+)", operands)
@@ -163,27 +177,78 @@ class Function:
             source.base in ("PRMT", "UPRMT")
             and " 0x654" in source.operands
             and not self._own_rank(source, at)
-            for at, source in (self._origins(address[1], position) if address else ())
+            for at, source in (self._origins(address[1], position, _pointers) if address else ())
         )
 
     def _own_rank(self, mapping: Instruction, position: int) -> bool:
         rank = re.match(r"\w+, (U?R\d+)", mapping.operands)
-        return bool(rank) and any("SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position))
+        return bool(rank) and any(
+            "SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position, _copied)
+        )
 
-    def _origins(self, register: str, position: int) -> Iterator[tuple[int, Instruction]]:
-        """Instructions (with their positions) that made a register's value, seen through copies and sums."""
+    def constant(self, register: str, position: int) -> int | None:
+        """What a register holds before an instruction, if that is a number written in the code."""
+        found = {_number(origin) for _, origin in self._origins(register, position, _copied)}
+        return found.pop() if len(found) == 1 else None
+
+    @cached_property
+    def _written(self) -> dict[str, list[int]]:
+        """Positions of the instructions whose first operand is each register."""
+        result: dict[str, list[int]] = {}
+        for position, instruction in enumerate(self.instructions):
+            if first := _FIRST_REGISTER.match(instruction.operands):
+                result.setdefault(first[0], []).append(position)
+        return result
+
+    def _origins(
+        self, register: str, position: int, sources: Callable[[Instruction], list[str]]
+    ) -> Iterator[tuple[int, Instruction]]:
+        """Instructions (with their positions) that made a register's value, seen through those that have `sources`."""
         todo, seen = [(register, position)], set()
         while todo:
             register, position = todo.pop()
-            for index in range(position - 1, -1, -1):
-                earlier = self.instructions[index]
-                if re.match(rf"{register}\b", earlier.operands):
-                    if not re.match(r"U?MOV|R2UR|U?IADD3|VIADD|IMAD\.(MOV|U32|IADD)", earlier.opcode):
-                        yield index, earlier
-                    elif index not in seen:
-                        seen.add(index)
-                        todo += [(source, index) for source in earlier.registers[1:]]
-                    break
+            written = self._written.get(register, [])
+            if (before := bisect_left(written, position)) == 0 or (at := written[before - 1]) in seen:
+                continue
+            seen.add(at)
+            if further := sources(self.instructions[at]):
+                todo += [(source, at) for source in further]
+            else:
+                yield at, self.instructions[at]
+
+
+_FIRST_REGISTER = re.compile(r"U?R\d+\b")
+_COPIES = re.compile(r"U?MOV(?![\w])|R2UR|IMAD\.(MOV|U32)|UIMAD\.MOV")
+_SUMS = re.compile(r"U?IADD(3|\.64)?(?![\w])(?!\.X)|VIADD(?![\w])|U?IMAD\.IADD")
+_SCALED = {"IMAD": 3, "UIMAD": 3, "LEA": 2, "ULEA": 2}  # which operand the scaled index is added to
+
+
+def _copied(instruction: Instruction) -> list[str]:
+    """The register that an instruction only copies."""
+    return instruction.registers[1:] if _COPIES.match(instruction.opcode) else []
+
+
+def _number(instruction: Instruction) -> int | None:
+    """The number that an instruction only puts into a register: as it is, or as the two halves of a product."""
+    if _COPIES.match(instruction.opcode) and (whole := re.search(r", (0x[0-9a-f]+)$", instruction.operands)):
+        return int(whole[1], 16)
+    halves = re.fullmatch(r"U?R\d+, -RZ, RZ, ([-\d.e+]+), ([-\d.e+]+)", instruction.operands)
+    if instruction.base == "HFMA2" and halves:
+        low, high = (int.from_bytes(struct.pack("<e", float(halves[n])), "little") for n in (2, 1))
+        return high << 16 | low
+    return None
+
+
+def _pointers(instruction: Instruction) -> list[str]:
+    """Registers that may hold the pointer of which an instruction makes another by an offset."""
+    if _COPIES.match(instruction.opcode) or _SUMS.match(instruction.opcode):
+        return instruction.registers[1:]
+    added = _SCALED.get(instruction.base)
+    if added is None or ".HI" in instruction.opcode:
+        return []
+    operands = [o.strip() for o in instruction.operands.split(",")]
+    operands = [o for o in operands if not re.fullmatch(r"!?U?P[\dT]", o)]
+    return _FIRST_REGISTER.findall(operands[added]) if added < len(operands) else []
 
 
 #: Opcode and modifiers that an instruction must have, and its name; of several that match, most modifiers win.
@@ -221,7 +286,8 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
 
     Args:
         opcode: With its modifiers, as in `UBLKCP.S.G`.
-        operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster.
+        operands: Decide, from sm_90 on, whether LD, ST and ATOM go through the shared window of a cluster, and
+            whether an exchange writes a tensor map.
     """
     name = _named(opcode)
     # From sm_90 on a global or generic address carries a descriptor or is 64 bits wide; a bare 32-bit
@@ -229,6 +295,15 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
     is_bare = operands and "desc[" not in operands and ".64" not in operands
     if is_bare and opcode.partition(".")[0] in ("LD", "ST", "ATOM"):
         return _THROUGH_MAPPED_POINTER[name]
+    # Publishing a tensor map (tensormap.cp_fenceproxy) is the one exchange whose address has no descriptor.
+    if (
+        operands
+        and name == "atomic"
+        and opcode.startswith("ATOMG.")
+        and "EXCH" in opcode
+        and "desc[" not in operands
+    ):
+        return "tensormap_write"
     return name
 
 
@@ -258,14 +333,17 @@ def run_tool(name: str, *arguments: str, cwd: Path | None = None) -> str:
         LabError: It is not installed.
     """
     input_bytes = sum(Path(a).stat().st_size for a in arguments if Path(a).is_file())
-    limit_s = TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE
-    limited = ["sh", "-c", f'ulimit -v {MEMORY_LIMIT_KIB}; exec "$0" "$@"', tool(name), *arguments]
+    limit_s = math.ceil(TIME_LIMIT_S + input_bytes * TIME_LIMIT_S_PER_BYTE)
+    limits = f"ulimit -v {MEMORY_LIMIT_KIB}; ulimit -t {limit_s}"  # of time at work: a busy machine costs no result
+    limited = ["sh", "-c", f'{limits}; exec "$0" "$@"', tool(name), *arguments]
     try:
         done = subprocess.run(
-            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit_s
+            limited, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit_s * IDLE
         )
     except subprocess.TimeoutExpired:
-        raise DisassemblyError(f"{name} took longer than {limit_s:.0f} s") from None
+        raise DisassemblyError(f"{name} did not come back within {limit_s * IDLE} s") from None
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise DisassemblyError(f"{name} took more than {limit_s} s of CPU time")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and " warning " not in line]
         # ptxas says where in lines of their own, and last only that it gave up.

@@ -14,8 +14,7 @@ import pandas as pd
 from labkernels.errors import LabError
 from labkernels.mechanisms import GLOBAL, names
 from labkernels.production import flash_names
-from labkernels.production.census import census
-from labkernels.production.census import rows as census_rows
+from labkernels.production.census import census, row
 from labkernels.production.dispatch import AttentionCall, fa3
 from labkernels.store import Store
 
@@ -26,12 +25,12 @@ def as_stored(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> l
     Raises:
         LabError: a mechanism or feature that the table has no column for occurs.
     """
-    for row in rows:
-        if unknown := [name for name, count in row.items() if name not in columns and count]:
+    for one in rows:
+        if unknown := [name for name, count in one.items() if name not in columns and count]:
             raise LabError(
                 f"kernels use {', '.join(unknown)}, for which fa3_census has no column: add it to data/datapackage.json"
             )
-    return [{name: row[name] for name in columns} for row in rows]
+    return [{name: one[name] for name in columns} for one in rows]
 
 
 def flash_kernels(census: pd.DataFrame) -> pd.DataFrame:
@@ -286,7 +285,9 @@ def main(wheel: str) -> None:
     if errors:
         sys.exit(f"catalog: {errors}")
     store = Store()
-    store.write("fa3_census", as_stored(census_rows(kernels), store.tables["fa3_census"].columns))
+    store.write(
+        "fa3_census", as_stored([row(kernel) for kernel in kernels], store.tables["fa3_census"].columns)
+    )
 
 
 if __name__ == "__main__":

@@ -3,17 +3,22 @@
 import os
 import re
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.kernels import sass
 from labkernels.mechanisms import CLUSTER, GLOBAL, MECHANISMS, names
 from labkernels.production import flash_names
-from labkernels.production.containers import Cubin, unpack
+from labkernels.production.containers import ALL, Cubin, Selection, files, unpack
+from labkernels.production.elf import Elf
 from labkernels.production.flash_names import FlashKernel
+from labkernels.production.mainloop import Mainloop, mainloop
+
+#: Cubins unpacked or read ahead of the one that is waited for, for each core.
+AHEAD = 16
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class KernelCensus:
         mechanisms: Counts per name of `MECHANISMS`.
         features: Counts per name of `sass.FEATURES`.
         flash: What a FlashAttention-3 name says.
+        mainloop: What its code shows of its pipeline, if that was asked for.
     """
 
     file: str
@@ -45,6 +51,7 @@ class KernelCensus:
     mechanisms: tuple[tuple[str, int], ...]
     features: tuple[tuple[str, int], ...]
     flash: FlashKernel | None
+    mainloop: Mainloop | None = None
 
     @property
     def reading(self) -> str:
@@ -52,55 +59,111 @@ class KernelCensus:
         return _read_flash(self) or _read(self)
 
 
-def census(
-    paths: Iterable[Path], progress: Callable[..., Iterable] = lambda items, what, total: items
-) -> tuple[list[KernelCensus], dict[str, list[str]]]:
-    """Count the mechanisms of every kernel in some files. Needs no GPU.
+@dataclass(frozen=True)
+class Found:
+    """What one cubin of a file gave: kernels in order of their names, or what kept it from being read."""
+
+    file: str
+    kernels: tuple[KernelCensus, ...] = ()
+    problem: str = ""
+
+
+def stream(paths: Iterable[Path], selection: Selection = ALL, with_mainloop: bool = False) -> Iterator[Found]:
+    """Count the mechanisms of every kernel in some files, cubin by cubin in their order. Needs no GPU.
 
     Args:
-        paths: Cubins, fatbins, objects, libraries, wheels, PTX.
-        progress: Passes items on and shows how many of the total are done.
+        paths: Cubins, fatbins, objects, libraries, wheels, PTX, and folders of them.
+        selection: Which architectures and kernels.
+        with_mainloop: Whether to look at their loops, too.
 
-    Returns:
-        The kernels in order of the files and their names, a kernel that a file carries twice only once; and
-        for each file that could not be read wholly, what was wrong.
+    Yields:
+        What each cubin gave as soon as those before it are done; a kernel that a file carries twice comes once.
     """
-    kernels: set[KernelCensus] = set()
-    errors: dict[str, list[str]] = {}
-    order = {str(path): number for number, path in enumerate(paths)}
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs: dict[Future, tuple[str, Cubin]] = {}
+    workers = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
+        waiting: deque[tuple[str, Cubin | None, Future | str]] = deque()
+        seen: set[KernelCensus] = set()
+
+        def done() -> Found:
+            file, cubin, job = waiting.popleft()
+            if cubin is None:
+                return Found(file, problem=job)
+            try:
+                kernels = [kernel for kernel in job.result() if kernel not in seen]
+            except sass.DisassemblyError as error:
+                where = ", ".join(filter(None, (cubin.member, f"cubin {cubin.path.name}")))
+                return Found(file, problem=f"{where}: {error}")
+            seen.update(kernels)
+            return Found(file, tuple(sorted(kernels, key=lambda k: (k.kernel, k.opcodes))))
+
         try:
-            for file, number in order.items():
+            for number, (path, in_folder) in enumerate(_files(paths)):
+                file = str(path)
                 directory = Path(scratch) / str(number)
                 directory.mkdir()
-                cubins, problems = unpack(Path(file), directory)
-                jobs |= {pool.submit(_of_cubin, file, cubin): (file, cubin) for cubin in cubins}
-                if problems:
-                    errors[file] = problems
-            for job in progress(as_completed(jobs), "census, cubins", len(jobs)):
-                file, cubin = jobs[job]
-                try:
-                    kernels.update(job.result())
-                except sass.DisassemblyError as error:
-                    errors.setdefault(file, []).append(f"{cubin.member or cubin.path.name}: {error}")
+                for found in unpack(path, directory, selection, in_folder):
+                    if isinstance(found, str):
+                        waiting.append((file, None, found))
+                    else:
+                        waiting.append(
+                            (file, found, pool.submit(_of_cubin, file, found, selection, with_mainloop))
+                        )
+                    # What is unpacked but not yet read lies on the disk: not much of it at a time.
+                    while len(waiting) > AHEAD * workers or (waiting and _is_done(waiting[0][2])):
+                        yield done()
+            while waiting:
+                yield done()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # whoever interrupts does not wait for the rest
             raise
+
+
+def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    for path in dict.fromkeys(paths):
+        for file in files(path):
+            yield file, file != path
+
+
+def _is_done(job: Future | str) -> bool:
+    return isinstance(job, str) or job.done()
+
+
+def census(
+    paths: Iterable[Path], selection: Selection = ALL
+) -> tuple[list[KernelCensus], dict[str, list[str]]]:
+    """All that `stream` finds: the kernels, and for each file that could not be read wholly, what was wrong."""
+    kernels: list[KernelCensus] = []
+    errors: dict[str, list[str]] = {}
+    for found in stream(paths, selection):
+        kernels += found.kernels
+        if found.problem:
+            errors.setdefault(found.file, []).append(found.problem)
+    order = {file: number for number, file in enumerate(dict.fromkeys(kernel.file for kernel in kernels))}
     return sorted(kernels, key=lambda k: (order[k.file], k.member, k.arch, k.kernel, k.opcodes)), errors
 
 
-def _of_cubin(file: str, cubin: Cubin) -> list[KernelCensus]:
-    functions = sass.disassemble(cubin.path)
-    resources = _resources(cubin.path)
-    if str(cubin.path) != file:
-        cubin.path.unlink()  # a large wheel would fill the disk
+def _of_cubin(file: str, cubin: Cubin, selection: Selection, with_mainloop: bool) -> list[KernelCensus]:
+    try:
+        functions = sass.disassemble(cubin.path)
+        resources = _resources(cubin.path)
+        image = Elf(cubin.path.read_bytes())
+        calls = image.calls()
+    except (OSError, ValueError) as error:
+        raise (
+            error if isinstance(error, sass.DisassemblyError) else sass.DisassemblyError(str(error))
+        ) from None
+    finally:
+        if str(cubin.path) != file:
+            cubin.path.unlink()  # a large wheel would fill the disk
     result = []
     for symbol, function in functions.items():
-        if not function.entry:
+        if not function.entry or not selection.has_kernel(symbol):
             continue
         reached = sass.reachable(functions, symbol)
         counts = sum((f.mechanisms() for f in reached), Counter())
+        counts["tma_syscall"] = sum(
+            callee.startswith(sass.TMA_SYSCALL) for f in reached for callee in calls.get(f.name, ())
+        )
         opcodes = sum((f.opcodes for f in reached), Counter())
         name = flash_names.demangle(symbol)
         registers, shared_bytes = resources.get(symbol, (0, 0))
@@ -117,6 +180,7 @@ def _of_cubin(file: str, cubin: Cubin) -> list[KernelCensus]:
                 mechanisms=tuple((m, counts[m]) for m in MECHANISMS if counts[m]),
                 features=tuple((m, counts[m]) for m in sass.FEATURES if counts[m]),
                 flash=flash_names.parse(name),
+                mainloop=mainloop(function, image.most_threads(symbol)) if with_mainloop else None,
             )
         )
     return result
@@ -137,8 +201,22 @@ def _titles(mechanisms: Iterable[str]) -> dict[str, str]:
     return {m.name: m.title for m in chosen}
 
 
-_LOADS = _titles(names(source=GLOBAL)) | {"generic_load": "generic ld"} | _titles(names(source=CLUSTER))
-_STORES = _titles(names(destination=GLOBAL)) | {"generic_store": "generic st", "atomic": "atomics"}
+_LOADS = (
+    {"tma_gather": "TMA gather4"}
+    | _titles(names(source=GLOBAL))
+    | {"multimem": "multimem.ld_reduce", "generic_load": "generic ld"}
+    | _titles(names(source=CLUSTER))
+)
+_STORES = (
+    {"tma_scatter": "TMA scatter4"}
+    | _titles(names(destination=GLOBAL))
+    | {"generic_store": "generic st", "atomic": "atomics"}
+)
+_BESIDES = {
+    "tensormap_write": "writes tensor maps",
+    "tensormap_fence": "reads tensor maps written on the device",
+    "tma_syscall": "TMA in part by a system call",
+}
 _TO_OTHER_CTAS = _titles(names(pushes=True)) | {"dsm_atomic": "atomics"}
 _COPY_ENGINE_LOADS = names(source=GLOBAL, by_threads=False)
 _ASYNCHRONOUS = names(touches_global=True, through_registers=False, reduces=False)
@@ -158,8 +236,9 @@ def _read(kernel: KernelCensus) -> str:
     if others := named(_TO_OTHER_CTAS):
         parts.append(f"{others} to other CTAs of the cluster")
     copied = [name for name in _COPY_ENGINE_LOADS if name in counts]
-    if copied and not any(MECHANISMS[name].crosses_ctas for name in copied):
+    if (copied or "tma_gather" in counts) and not any("MULTICAST" in op for op, _ in kernel.opcodes):
         parts.append("no multicast")
+    parts += [said for name, said in _BESIDES.items() if name in counts]
     return "; ".join(parts) or "moves no data to or from global or remote shared memory"
 
 
@@ -199,11 +278,12 @@ def _read_flash(kernel: KernelCensus) -> str | None:
 
 OF_KERNEL = ("member", "arch", "kernel", "registers", "shared_bytes")
 COUNTED = (*MECHANISMS, *sass.FEATURES)
+COLUMNS = ("file", *OF_KERNEL, *COUNTED, "opcodes", "reading")
 
 
-def rows(kernels: Sequence[KernelCensus]) -> list[dict[str, object]]:
-    """One row per kernel, one column per mechanism and feature, as `--csv` prints them."""
-    return [
+def row(kernel: KernelCensus) -> dict[str, object]:
+    """A kernel with a column for each mechanism and feature, as `--csv` prints it."""
+    return (
         {"file": Path(kernel.file).name}
         | {column: getattr(kernel, column) for column in OF_KERNEL}
         | dict.fromkeys(COUNTED, 0)
@@ -211,5 +291,4 @@ def rows(kernels: Sequence[KernelCensus]) -> list[dict[str, object]]:
         | dict(kernel.features)
         | {"opcodes": " ".join(f"{opcode}={count}" for opcode, count in kernel.opcodes)}
         | {"reading": kernel.reading}
-        for kernel in kernels
-    ]
+    )

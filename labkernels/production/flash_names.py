@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+import cpp_demangle
 import cxxfilt
 
 _DTYPES = {"cutlass::bfloat16_t": "bf16", "cutlass::half_t": "fp16", "cutlass::float_e4m3_t": "fp8"}
@@ -60,8 +61,11 @@ def demangle(symbol: str) -> str:
     """The C++ name of a linker symbol without its parameter list, or the symbol when it is no C++ name."""
     try:
         name = cxxfilt.demangle(symbol)
-    except cxxfilt.Error:
-        return symbol
+    except cxxfilt.Error:  # GNU's gives up on long names as well
+        try:
+            name = cpp_demangle.demangle(symbol)
+        except ValueError:
+            return symbol
     return _without_parameters(name).removeprefix("void ")
 
 
