@@ -1,5 +1,6 @@
 """The GPU as NVML knows it: clocks, power, energy, temperature, who else has it open."""
 
+import os
 import threading
 from collections.abc import Callable
 from statistics import median
@@ -104,6 +105,22 @@ def driver_version() -> str | None:
         return nvml.system_get_driver_version()
     except _MISSING:
         return None
+
+
+def uuids() -> list[str]:
+    """UUIDs of this machine's GPUs as CUDA_VISIBLE_DEVICES takes them, of those that it leaves visible; MIG's not."""
+    try:
+        nvml.init_v2()
+        handles = map(nvml.device_get_handle_by_index_v2, range(nvml.device_get_count_v2()))
+        found = [nvml.device_get_uuid(handle) for handle in handles]
+    except _MISSING:
+        return []
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return found
+    named = (
+        found[int(one)] if one.isdecimal() and int(one) < len(found) else one for one in visible.split(",")
+    )
+    return [one for one in named if one in found]
 
 
 class Monitor:
