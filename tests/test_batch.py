@@ -96,7 +96,8 @@ def data(tmp_path):
 def stub(tmp_path, data, monkeypatch):
     """A batch over stand-ins on simulated GPUs: its exit status and summary."""
     monkeypatch.setattr("labkernels.book.batch.folder.SECONDS", tmp_path / "seconds.json")
-    monkeypatch.setattr(command, "uuids", lambda: GPUS)
+    monkeypatch.setattr(command, "gpu_uuids", lambda: GPUS)
+    monkeypatch.setattr(command, "visible_gpus", lambda: GPUS)
 
     def run(chapters, *options, out=tmp_path / "out", parameters="measure: true"):
         write(tmp_path / "book", *chapters)
@@ -178,7 +179,7 @@ def test_estimates_are_what_a_job_last_took(stub, tmp_path):
 def test_gpus_that_are_not_there_are_refused(stub, monkeypatch, capsys):
     assert stub(["rows"], "--gpus", "9")[0] == 2 and "a number up to 8" in capsys.readouterr().err
     assert stub(["rows"], "--gpus", "GPU-x")[0] == 2 and stub(["rows"], "--gpus", "0")[0] == 2
-    monkeypatch.setattr(command, "uuids", list)
+    monkeypatch.setattr(command, "gpu_uuids", list)
     assert stub(["rows"])[0] == 2 and "no GPU is seen here" in capsys.readouterr().err
 
 
@@ -221,7 +222,7 @@ from labkernels.book.batch import folder
 from labkernels.cli import main
 from labkernels.commands import batch
 folder.SECONDS = Path(sys.argv[1])
-batch.uuids = lambda: sys.argv[2].split(",")
+batch.gpu_uuids = batch.visible_gpus = lambda: sys.argv[2].split(",")
 sys.exit(main(["batch", *sys.argv[3:]]))
 """
 
@@ -382,7 +383,14 @@ def test_workers_that_would_share_a_gpu_are_refused(tmp_path):
 
         with Client(cluster.address) as client:
             client.wait_for_workers(2)
-        with pytest.raises(fleet.NoScheduler, match=r"2 workers on .* would share GPUs"):
+        with pytest.raises(fleet.NoScheduler, match=r"2 workers on .* see GPU-0+-0.* would share it"):
+            list(fleet.on_scheduler([], cluster.address))
+
+
+def test_a_worker_with_threads_is_refused(tmp_path):
+    with Cluster(tmp_path, 0) as cluster:
+        cluster._dask("worker", cluster.address, "--nthreads", "2", "--nworkers", "1", "--no-dashboard")
+        with pytest.raises(fleet.NoScheduler, match=r"has 2 threads.*: start it with --nthreads 1"):
             list(fleet.on_scheduler([], cluster.address))
 
 

@@ -13,7 +13,7 @@ from labkernels.book.batch.folder import BatchFolder, estimates
 from labkernels.book.batch.job import FAILED
 from labkernels.book.batch.plan import Job, plan
 from labkernels.commands import WRITES, Answer, Option, option
-from labkernels.device.board import uuids
+from labkernels.device.board import gpu_uuids, visible_gpus
 from labkernels.errors import BadArgument, NoGpu
 from labkernels.paths import BOOK
 from labkernels.protocols.progress import track
@@ -98,7 +98,7 @@ def _devices(arguments: Namespace, measures: bool) -> list[str]:
         raise BadArgument(f"`workers` {arguments.workers}: give 1 or more")
     if arguments.scheduler:
         return []
-    there = uuids()
+    there = visible_gpus() if gpu_uuids() else []
     if not (measures or arguments.gpus):
         return [""] * arguments.workers  # hides the GPUs
     if not there:

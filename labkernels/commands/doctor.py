@@ -44,7 +44,7 @@ PACKAGES: dict[str, dict[str, str | None]] = {
         "ipykernel": "ipykernel",
         "ipython": "IPython",
     },
-    "batch": {"distributed": "distributed"},
+    "batch": {"distributed": "distributed", "dask": "dask"},
 }
 
 

@@ -107,20 +107,21 @@ def driver_version() -> str | None:
         return None
 
 
-def uuids() -> list[str]:
-    """UUIDs of this machine's GPUs as CUDA_VISIBLE_DEVICES takes them, of those that it leaves visible; MIG's not."""
+def gpu_uuids() -> list[str]:
+    """UUIDs of the GPUs that NVML lists, in its order, as CUDA_VISIBLE_DEVICES takes them."""
     try:
         nvml.init_v2()
         handles = map(nvml.device_get_handle_by_index_v2, range(nvml.device_get_count_v2()))
-        found = [nvml.device_get_uuid(handle) for handle in handles]
+        return [nvml.device_get_uuid(handle) for handle in handles]
     except _MISSING:
         return []
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
-        return found
-    named = (
-        found[int(one)] if one.isdecimal() and int(one) < len(found) else one for one in visible.split(",")
-    )
-    return [one for one in named if one in found]
+
+
+def visible_gpus() -> list[str]:
+    """This machine's GPUs by UUID; where CUDA_VISIBLE_DEVICES is set, those that it names, as it names them."""
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return gpu_uuids()
+    return [one for one in named.split(",") if one not in ("", "-1")]
 
 
 class Monitor:

@@ -1,6 +1,5 @@
 """Who executes the jobs: this process, one after the other, or workers of Dask, one for each GPU."""
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkernels.book.batch.job import FAILED, Outcome, execute
 from labkernels.book.batch.plan import Job
+from labkernels.device.board import gpu_uuids, visible_gpus
 from labkernels.errors import LabError, NotInstalled
 
 if TYPE_CHECKING:
@@ -85,8 +85,11 @@ def _local(devices: Sequence[str]) -> "Iterator[Client]":
         yield client
 
 
-def _device() -> tuple[str, str | None]:
-    return platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES")
+def _gpus() -> list[tuple[str, str]]:
+    """The GPUs that a worker sees, with its machine: by UUID, since Slurm's tasks may each call theirs number 0."""
+    known = gpu_uuids()
+    names = (known[int(n)] if n.isdecimal() and int(n) < len(known) else n for n in visible_gpus())
+    return [(platform.node(), name) for name in names]
 
 
 def _require_one_job_each(client: "Client") -> None:
@@ -97,11 +100,12 @@ def _require_one_job_each(client: "Client") -> None:
                 f"worker {address} has {one['nthreads']} threads, which would share its GPU: start it with "
                 "--nthreads 1"
             )
-    for (host, device), count in Counter(client.run(_device).values()).items():
-        if count > 1 and device != "":  # an empty text hides all GPUs
+    seen = Counter(gpu for gpus in client.run(_gpus).values() for gpu in gpus)
+    for (host, gpu), count in seen.items():
+        if count > 1:
             raise NoScheduler(
-                f"{count} workers on {host} have CUDA_VISIBLE_DEVICES={device}, and would share GPUs: start one "
-                "for each GPU, with its UUID"
+                f"{count} workers on {host} see {gpu} and would share it: start one for each GPU, with its UUID as "
+                "CUDA_VISIBLE_DEVICES"
             )
 
 
