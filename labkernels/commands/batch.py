@@ -58,6 +58,7 @@ def run(arguments: Namespace) -> Answer:
     if batch is None:
         name = f"batch-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         batch = BatchFolder.create(arguments.out or Path("runs") / name, jobs, arguments.data)
+    print(f"batch: {len(jobs)} jobs, in {batch.root}", file=sys.stderr, flush=True)
     with batch.locked():
         return _run(batch, devices, arguments.scheduler)
 
