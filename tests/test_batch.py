@@ -137,7 +137,8 @@ def test_what_fails_or_lacks_something_does_not_stop_the_rest(stub, data, tmp_pa
     assert of["rows"]["gpu"] == "stub" and of["rows"]["device"] == GPUS[0]
     page = (tmp_path / "out" / "summary.html").read_text()
     assert "the third stage was never released" in page and 'href="005-partly/notebook.ipynb"' in page
-    assert "3 failed" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "3 failed" in said.out and "; 6 of 6, about 0.0 min left\n" in said.err
 
 
 def test_nothing_to_measure_is_no_failure(stub):

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,7 +17,6 @@ from labkernels.commands import WRITES, Answer, Option, option
 from labkernels.device.board import gpu_uuids, visible_gpus
 from labkernels.errors import BadArgument, NoGpu
 from labkernels.paths import BOOK
-from labkernels.protocols.progress import track
 from labkernels.store import Store
 from labkernels.store.files import write_file
 
@@ -73,11 +73,19 @@ def _run(batch: BatchFolder, devices: Sequence[str], scheduler: str | None) -> A
         finished = fleet.on_devices(tasks, devices)
     else:
         finished = fleet.one_by_one(tasks, devices[0])
-    lost = None
+    expected = estimates([task[0] for task in tasks], batch.data)
+    began, done, lost = time.monotonic(), 0.0, None
     try:
-        for job, outcome, files in track(finished, "batch", len(tasks)):
+        for number, (job, outcome, files) in enumerate(finished, start=1):
             batch.keep(job, outcome, files)
-            print(f"{job.name}: {outcome.status}, {outcome.seconds:.0f} s", file=sys.stderr, flush=True)
+            done += expected[job.name]
+            left = (math.fsum(expected.values()) - done) * (time.monotonic() - began) / done / 60
+            print(
+                f"{job.name}: {outcome.status}, {outcome.seconds:.0f} s; {number} of {len(tasks)}, "
+                f"about {left:.1f} min left",
+                file=sys.stderr,
+                flush=True,
+            )
     except fleet.NoScheduler as error:
         lost = error
     value = summary.summary(batch, batch.merge(Store(batch.data)))

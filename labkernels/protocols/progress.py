@@ -25,14 +25,11 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
 
         yield from tqdm(items, desc=what, total=total, leave=False)
         return
-    began = told = time.monotonic()
+    told = time.monotonic()
     total = total or (len(items) if isinstance(items, Sized) else None)
     of = f" of {total}" if total else ""
     for number, item in enumerate(items):
         if time.monotonic() - told >= INTERVAL_S:
             told = time.monotonic()
-            left = (
-                f", about {(told - began) / number * (total - number):.0f} s left" if total and number else ""
-            )
-            print(f"{what}: {number}{of}{left}", file=sys.stderr, flush=True)
+            print(f"{what}: {number}{of}", file=sys.stderr, flush=True)
         yield item
