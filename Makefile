@@ -1,4 +1,4 @@
-# make book | test | test-book | lint | clean. With a driver for CUDA 13: make CUDA=cu13 book
+# make install | book | test | test-book | lint | clean. With a driver for CUDA 13: make CUDA=cu13 book
 PYTHON ?= python3
 CUDA ?= cu12
 
@@ -11,12 +11,14 @@ FOUND := $(shell $(FROM) -c 'import sys; b = getattr(sys, "_base_executable", sy
   print("%d.%d.%d %s" % (sys.version_info[:3] + (b,)))' 2>/dev/null)
 STAMP := $(VENV)/.installed-$(CUDA)-$(firstword $(FOUND))
 
-.PHONY: book test test-book lint clean
+.PHONY: install book test test-book lint clean
 .DELETE_ON_ERROR:
 
 ifeq ($(wildcard constraints-$(CUDA).txt),)
 $(error CUDA=$(CUDA) is none of $(patsubst constraints-%.txt,%,$(wildcard constraints-cu*.txt)): give one of them)
 endif
+
+install: $(STAMP)
 
 book: $(STAMP)
 	$(BIN)/jupyter-book build --all -W --keep-going .

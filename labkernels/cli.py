@@ -24,6 +24,7 @@ COMMANDS = {
     "kernels": "Assemble every kernel, count its SASS, check the registry's promises; no GPU",
     "ptx": "Print the PTX of one kernel, as it is assembled",
     "measure": "Run an experiment on this machine's GPU and store its rows",
+    "batch": "Run chapters with parameter sets by papermill, on one GPU or many; resumes",
     "headline": "The figures that README and introduction quote, per GPU",
     "check": "Check data/ against its schema, provenance and chapters; exit status says",
     "merge": "Take the runs of another data folder that are not here yet",

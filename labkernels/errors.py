@@ -32,7 +32,7 @@ class NotMeasured(LabError):
 
 
 class NotInstalled(LabError):
-    """A package or tool that a measurement needs is not here; the message says how to get it."""
+    """A package, tool or file that a measurement needs is not here; the message says how to get it."""
 
 
 class NoGpu(LabError):

@@ -8,7 +8,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from labkernels.book.chapter import Chapter, ParameterError, check_parameters
-from labkernels.errors import NoGpu, NotMeasured
+from labkernels.errors import NoGpu, NotInstalled, NotMeasured
 from labkernels.paths import BOOK
 from labkernels.store import RUNS, Store, new_run_id
 
@@ -89,6 +89,31 @@ def test_measuring_without_a_gpu_is_a_sentence():
         assert "measure=False" in str(error)
     else:
         pytest.skip("this machine has a GPU")
+
+
+@pytest.fixture
+def without_ncu(monkeypatch):
+    """Measuring where some experiments lack something."""
+    lacking = {"stream_counters", "hints_counters"}
+
+    def run(name, preset, store):
+        if name in lacking:
+            raise NotInstalled("ncu is not here:\ninstall it")
+        return f"run of {name}"
+
+    monkeypatch.setattr("labkernels.studies.run.run", run)
+
+
+def test_what_this_machine_lacks_is_said_and_the_rest_measured(without_ncu, capsys):
+    chapter = Chapter(namespace(measure=True), "stream_counters", "latency")
+    chapter.measure()
+    assert capsys.readouterr().out == "not measured here: stream_counters: ncu is not here: install it\n"
+    assert chapter._own == {"latency": "run of latency"}
+
+
+def test_a_chapter_that_can_measure_nothing_says_why_once(without_ncu):
+    with pytest.raises(NotInstalled, match=r"^ncu is not here:\ninstall it$"):
+        Chapter(namespace(measure=True), "stream_counters", "hints_counters").measure()
 
 
 def test_making_a_chapter_writes_nothing(tmp_path, monkeypatch):

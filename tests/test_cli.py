@@ -30,6 +30,7 @@ EXAMPLES = {
     "kernels": ["--arch", "sm_90a", "--mechanism", "tma_bulk", "--protocol", "issue"],
     "ptx": ["tma_tile.issue[per_copy=copy,rank=2]"],
     "check": [],
+    "batch": ["--dry-run"],
 }
 
 

@@ -114,6 +114,15 @@ class TwoGpus:
             raise Refused
         return uuid
 
+    def device_get_count_v2(self):
+        return 2
+
+    def device_get_handle_by_index_v2(self, index):
+        return [*GPUS][index]
+
+    def device_get_uuid(self, handle):
+        return handle
+
     def device_get_device_handle_from_mig_device_handle(self, handle):
         return {"MIG-cccc": "GPU-bbbb"}[handle]
 
@@ -170,6 +179,23 @@ def test_clock_power_and_energy_are_those_of_cudas_gpu_whatever_its_number(two_g
     assert here.temperature_c() is None and here.mig() is None
     assert here.other_processes() == 0 and board.Board("aaaa").other_processes() == 1
     assert board.driver_version() == "580.1"
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, ["GPU-aaaa", "GPU-bbbb"]),
+        ("", []),
+        ("-1", []),
+        ("1", ["1"]),
+        ("GPU-bbbb,MIG-cccc", ["GPU-bbbb", "MIG-cccc"]),
+    ],
+)
+def test_gpus_are_named_by_uuid_unless_the_user_names_them(two_gpus, monkeypatch, visible, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert board.visible_gpus() == found
 
 
 def test_the_monitor_watches_cudas_gpu(two_gpus):

@@ -41,7 +41,9 @@ def pins(*files):
 
 
 def test_requirements_are_those_that_the_project_declares_and_their_pins_fit():
-    declared = named(PROJECT["dependencies"] + EXTRAS["cu12"] + EXTRAS["book"] + EXTRAS["test"])
+    declared = named(
+        PROJECT["dependencies"] + EXTRAS["cu12"] + EXTRAS["book"] + EXTRAS["batch"] + EXTRAS["test"]
+    )
     pinned = pins("requirements.txt")
     assert pinned.keys() == declared.keys()
     by_cuda = {cuda: pins(f"constraints-{cuda}.txt") for cuda in ("cu12", "cu13")}
@@ -103,7 +105,12 @@ def test_whatever_is_imported_is_declared():
 
 
 def test_doctor_looks_at_every_declared_package():
-    groups = {"commands": PROJECT["dependencies"], "kernels": EXTRAS["cu12"], "book": EXTRAS["book"]}
+    groups = {
+        "commands": PROJECT["dependencies"],
+        "kernels": EXTRAS["cu12"],
+        "book": EXTRAS["book"],
+        "batch": EXTRAS["batch"],
+    }
     looked_at = {
         canonicalize_name(name): purpose for purpose, names in doctor.PACKAGES.items() for name in names
     }
@@ -130,7 +137,7 @@ def needed(requirements):
 
 
 def test_whatever_is_installed_is_pinned():
-    texts = PROJECT["dependencies"] + EXTRAS["cu12"] + EXTRAS["book"] + EXTRAS["test"]
+    texts = PROJECT["dependencies"] + EXTRAS["cu12"] + EXTRAS["book"] + EXTRAS["batch"] + EXTRAS["test"]
     pinned = pins(
         "requirements.txt", "constraints.txt", *(path.name for path in ROOT.glob("constraints-cu*.txt"))
     )

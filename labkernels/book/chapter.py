@@ -9,7 +9,7 @@ from myst_nb import glue
 
 from labkernels.book.verdicts import verdict_table
 from labkernels.charts.tables import Table
-from labkernels.errors import LabError, NotMeasured
+from labkernels.errors import LabError, NotInstalled, NotMeasured
 from labkernels.model import advisor
 from labkernels.store import RUNS, Store
 from labkernels.studies import select
@@ -19,6 +19,9 @@ from labkernels.studies.stats import having
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
+
+#: Begins the line that a chapter prints for an experiment which this machine lacks something for.
+NOT_HERE = "not measured here: "
 
 
 class ParameterError(LabError, ValueError):
@@ -108,13 +111,24 @@ class Chapter:
     def measure(self, *experiments: str) -> None:
         """Measure on this machine's GPU, all of the chapter's experiments if none is named, and store the rows.
 
+        An experiment that this machine lacks something for is left out, and a line says so.
+
         Raises:
             NoGpu: there is no usable GPU; the stored chapter needs none.
+            NotInstalled: something is missing for every one of them.
         """
         from labkernels.studies.run import run
 
+        missing = {}
         for name in experiments or self.experiments:
-            self._own[name] = run(name, self._preset, self.store)
+            try:
+                self._own[name] = run(name, self._preset, self.store)
+            except NotInstalled as lacks:
+                missing[name] = str(lacks)
+        if missing and not self._own:
+            raise NotInstalled("; ".join(dict.fromkeys(missing.values())))
+        for name, why in missing.items():
+            print(f"{NOT_HERE}{name}: {' '.join(why.split())}")
 
     def _stored_run(self, experiment: str, preset: str | None = None) -> str | None:
         return select.latest_run(self.store, experiment, self.gpu, without=self._own.values(), preset=preset)

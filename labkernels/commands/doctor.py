@@ -45,6 +45,7 @@ PACKAGES: dict[str, dict[str, str | None]] = {
         "ipykernel": "ipykernel",
         "ipython": "IPython",
     },
+    "batch": {"distributed": "distributed", "dask": "dask"},
 }
 
 
@@ -108,7 +109,7 @@ def _packages(purpose: str) -> Finding:
 
 
 def _extra(purpose: str) -> str:
-    extra = {"commands": "", "kernels": "[cu12] or [cu13]", "book": "[book]"}[purpose]
+    extra = {"commands": "", "kernels": "[cu12] or [cu13]", "book": "[book]", "batch": "[batch]"}[purpose]
     return f"reinstall labkernels{extra}"
 
 

@@ -1,5 +1,6 @@
 """The GPU as NVML knows it: clocks, power, energy, temperature, who else has it open."""
 
+import os
 import threading
 from collections.abc import Callable
 from statistics import median
@@ -104,6 +105,23 @@ def driver_version() -> str | None:
         return nvml.system_get_driver_version()
     except _MISSING:
         return None
+
+
+def gpu_uuids() -> list[str]:
+    """UUIDs of the GPUs that NVML lists, in its order, as CUDA_VISIBLE_DEVICES takes them."""
+    try:
+        nvml.init_v2()
+        handles = map(nvml.device_get_handle_by_index_v2, range(nvml.device_get_count_v2()))
+        return [nvml.device_get_uuid(handle) for handle in handles]
+    except _MISSING:
+        return []
+
+
+def visible_gpus() -> list[str]:
+    """This machine's GPUs by UUID; where CUDA_VISIBLE_DEVICES is set, those that it names, as it names them."""
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return gpu_uuids()
+    return [one for one in named.split(",") if one not in ("", "-1")]
 
 
 class Monitor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkernels.errors import LabError
+from labkernels.errors import LabError, NotInstalled
 from labkernels.mechanisms import GLOBAL, names
 from labkernels.production import flash_names
 from labkernels.production.census import census, row
@@ -266,10 +266,11 @@ def compiled(path: str) -> pd.DataFrame:
     """The kernels of a compiled file of the reader's own, with the instructions of each mechanism.
 
     Raises:
-        LabError: no file is named, or it cannot be read; the message says why.
+        NotInstalled: no file is named.
+        LabError: it cannot be read; the message says why.
     """
     if not path:
-        raise LabError(
+        raise NotInstalled(
             "compiled is empty: with measure=True give the path of a compiled file, -p compiled FILE"
         )
     kernels, errors = census([Path(path)])

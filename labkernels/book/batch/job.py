@@ -1,0 +1,158 @@
+"""A job at work: its notebook executed beside private data, and all that came of it as one value."""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import nbformat
+
+from labkernels.book.batch.plan import Job
+from labkernels.book.chapter import NOT_HERE
+from labkernels.store import RUNS
+
+DONE, NOTHING, FAILED = "done", "nothing to measure here", "failed"
+#: What a job leaves, in its folder.
+NOTEBOOK, LOG, DATA_FOLDER = "notebook.ipynb", "log.txt", "data"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        status: `done`, `nothing to measure here` or `failed`.
+        error: why it failed or measured nothing, in the notebook's own words.
+        in_notebook: whether a cell raised that; otherwise its process died.
+        left_out: experiments of the chapter that could not be measured here, and why.
+        runs: ids of the runs it stored.
+        gpu: name of the GPU that its rows name.
+        device: which GPU it was given, as CUDA_VISIBLE_DEVICES names it.
+        host: machine.
+        began: seconds since the epoch.
+        seconds: how long it took.
+    """
+
+    status: str
+    error: str | None
+    in_notebook: bool
+    left_out: tuple[str, ...]
+    runs: tuple[str, ...]
+    gpu: str | None
+    device: str | None
+    host: str
+    began: float
+    seconds: float
+
+
+def execute(job: Job, source: str, data: str, device: str | None = None) -> tuple[Outcome, bytes]:
+    """Execute a job in a folder of its own that is gone afterwards.
+
+    Args:
+        job: which.
+        source: its notebook.
+        data: folder of the stored tables; the job sees it and writes beside it.
+        device: GPU, as CUDA_VISIBLE_DEVICES takes it; by default the one that this process has.
+
+    Returns:
+        What became of it, and its folder as a tar archive: notebook, log and the new rows.
+    """
+    environment = dict(os.environ) | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
+    device = environment.get("CUDA_VISIBLE_DEVICES")
+    began = time.time()
+    with TemporaryDirectory(prefix="labkernels-") as folder:
+        home = Path(folder)
+        parameters = dict(job.parameters)
+        private = home / DATA_FOLDER
+        if job.writes:
+            stored = Path(parameters.get("data_dir") or data).resolve()
+            shutil.copytree(stored, private, copy_function=os.symlink)
+            parameters["data_dir"] = str(private)
+        (home / "source.ipynb").write_text(source, "utf8")
+        (home / "parameters.json").write_text(json.dumps(parameters), "utf8")
+        given = [home / "source.ipynb", home / NOTEBOOK, home / "parameters.json", os.getpid()]
+        command = [sys.executable, "-m", "labkernels.book.batch.notebook", *map(str, given)]
+        with (home / LOG).open("wb") as log:
+            status = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            ).returncode
+        runs = [*_new_runs(private)]
+        found = _verdict(home, status)
+        if device and (others := _on_others(runs, device)):
+            found = (FAILED, f"{others} measured, not {device}: nothing of it is kept", False)
+        outcome = Outcome(
+            *found,
+            left_out=_left_out(home / NOTEBOOK),
+            runs=tuple(run["run_id"] for run in runs),
+            gpu=runs[0]["gpu_name"] if runs else None,
+            device=device,
+            host=platform.node(),
+            began=began,
+            seconds=round(time.time() - began, 2),
+        )
+        return outcome, _packed(home)
+
+
+def _new_runs(private: Path) -> Iterator[dict[str, str]]:
+    """Take away what the job was shown of the stored tables; the rows of the runs that it added."""
+    for path in [*private.rglob("*")]:
+        if path.is_symlink():
+            path.unlink()
+    for path in sorted((private / RUNS).glob("*.csv")):
+        with path.open(newline="", encoding="utf8") as file:
+            yield from csv.DictReader(file)
+
+
+def _on_others(runs: list[dict[str, str]], device: str) -> str:
+    """Hashes of the GPUs that rows name, where the job was given another by its UUID."""
+    if not device.startswith("GPU-"):
+        return ""
+    own = hashlib.sha256(device.removeprefix("GPU-").encode()).hexdigest()
+    return ", ".join(sorted({h for run in runs if not own.startswith(h := run["gpu_uuid_hash"])}))
+
+
+def _outputs(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Outputs of one kind in an executed notebook, with their cell's id; none where there is no whole notebook."""
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except (OSError, ValueError):
+        return
+    for cell in cells:
+        yield from ((cell["id"], one) for one in cell.get("outputs", []) if one.output_type == kind)
+
+
+def _verdict(home: Path, status: int) -> tuple[str, str | None, bool]:
+    if status == 0:
+        return DONE, None, False
+    for cell, error in _outputs(home / NOTEBOOK, "error"):
+        if error["ename"] == "NotInstalled":
+            return NOTHING, error["evalue"], True
+        return FAILED, f"{error['ename']}: {error['evalue']} (cell {cell})", True
+    said = (home / LOG).read_text("utf8", "replace").splitlines()
+    return FAILED, f"its process ended with status {status}{': ' + said[-1] if said else ''}", False
+
+
+def _left_out(path: Path) -> tuple[str, ...]:
+    lines = (line for _, one in _outputs(path, "stream") for line in one["text"].splitlines())
+    return tuple(line.removeprefix(NOT_HERE) for line in lines if line.startswith(NOT_HERE))
+
+
+def _packed(home: Path) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        for name in (NOTEBOOK, LOG, DATA_FOLDER):
+            if (home / name).exists():
+                archive.add(home / name, name)
+    return packed.getvalue()
