@@ -1,6 +1,6 @@
 """How fast do tensor cores, or FFMA, go beside each way to bring their tiles?"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,24 +115,36 @@ def configurations(parameters: Parameters) -> Iterator[MainLoopConfiguration]:
             yield replace(MainLoopConfiguration(spec, USUAL_BYTES // (256 * STEP_BYTES)), is_one_tile=True)
 
 
-def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """All are checked; then timed in every round."""
-    chosen = list(configurations(parameters))
+def in_rounds(
+    gpu: Gpu,
+    chosen: Iterable[MainLoopConfiguration],
+    once: Callable[[MainLoop], dict[str, Any]],
+    rounds: int,
+    table: str,
+    progress: Progress,
+) -> Result:
+    """All are checked; then each gives a row of the table in every round."""
+    chosen = list(chosen)
     memory = Operands(chosen, gpu.facts.sm_count)
     ready = [MainLoop(gpu, one, memory) for one in chosen]
     for one in progress(ready, "check"):
         one.check()
+    rows = timed_rounds(ready, once, rounds, progress)
+    for one in ready:
+        one.require_arrived()
+        one.close()
+    memory.close()
+    return Result({table: rows}, [one.kernel for one in ready])
+
+
+def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
+    """Time every configuration; see `Parameters`."""
 
     def once(one: MainLoop) -> dict[str, Any]:
         one.launch(2 * LAP)  # what is to be in L2 is
         return one.timed(parameters.laps * LAP)
 
-    rows = timed_rounds(ready, once, parameters.rounds, progress)
-    for one in ready:
-        one.require_arrived()
-        one.close()
-    memory.close()
-    return Result({"mainloop": rows}, [one.kernel for one in ready])
+    return in_rounds(gpu, configurations(parameters), once, parameters.rounds, "mainloop", progress)
 
 
 EXPERIMENT = Experiment(

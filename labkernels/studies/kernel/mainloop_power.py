@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cuda.core import EventOptions
@@ -10,9 +11,8 @@ from cuda.core import EventOptions
 from labkernels.device import Gpu
 from labkernels.device.energy import keep_busy_for, power_while
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
-from labkernels.protocols.mainloop import LAP, MainLoop, MainLoopConfiguration, Operands
-from labkernels.protocols.rounds import timed_rounds
-from labkernels.studies.kernel.mainloop import contest
+from labkernels.protocols.mainloop import LAP, MainLoop, MainLoopConfiguration
+from labkernels.studies.kernel.mainloop import contest, in_rounds
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,9 @@ def sustained(one: MainLoop, parameters: Parameters) -> dict[str, Any]:
 
 
 def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
-    """All are checked; then each runs for a while in every round."""
-    chosen = list(configurations(parameters))
-    memory = Operands(chosen, gpu.facts.sm_count)
-    ready = [MainLoop(gpu, one, memory) for one in chosen]
-    for one in progress(ready, "check"):
-        one.check()
-    rows = timed_rounds(ready, lambda one: sustained(one, parameters), parameters.rounds, progress)
-    for one in ready:
-        one.require_arrived()
-        one.close()
-    memory.close()
-    return Result({"mainloop_power": rows}, [one.kernel for one in ready])
+    """Let each run for a while in every round; see `Parameters`."""
+    once = partial(sustained, parameters=parameters)
+    return in_rounds(gpu, configurations(parameters), once, parameters.rounds, "mainloop_power", progress)
 
 
 EXPERIMENT = Experiment(
