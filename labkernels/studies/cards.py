@@ -120,7 +120,7 @@ def over_cards(
     if figures.isna().any():
         return Range(1, value, value)
     own = [card for card in runs if shown in by_card[card]]
-    values = value * figures / (figures[own[0]] if own else figures.median())
+    values = value * (figures / (figures[own[0]] if own else figures.median()))
     return Range(len(values), float(values.min()), float(values.max()))
 
 
