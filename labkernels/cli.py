@@ -3,13 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from labkernels import __version__
-from labkernels.commands import Answer, option_name, printable, write
+from labkernels.commands import Answer, Option, option_name, printable, write
 from labkernels.errors import BadArgument, LabError
 
 PROGRAM = "python -m labkernels"
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "advise": "From an operand to a mechanism, with predicted times and reasons; no GPU",
     "rules": "Rules of thumb, each judged on a GPU's stored rows",
-    "dispatch": "What FlashAttention-3 or -4 choose for each operand, and why; no GPU",
+    "dispatch": "What a library chooses for each operand, and why; no GPU",
     "census": "Which mechanisms the kernels in a file use, counted in their machine code; no GPU",
     "kernels": "Assemble every kernel, count its SASS, check the registry's promises; no GPU",
     "ptx": "Print the PTX of one kernel, as it is assembled",
@@ -62,10 +62,19 @@ def _top() -> _Parser:
 
 def _own(name: str, module: ModuleType) -> _Parser:
     own = _Parser(prog=f"{PROGRAM} {name}", description=f"{COMMANDS[name]}.")
-    for names, how in module.options():
-        own.add_argument(*names, **how)
-    own.add_argument("--json", action="store_true", help="for machines")
+    _take(own, module.options(), default=False)
+    if hasattr(module, "branches"):
+        below = own.add_subparsers(dest="branch", required=True, metavar="LIBRARY")
+        for branch, title, options in module.branches():
+            # What is not given to a branch must not undo what its command was given.
+            _take(below.add_parser(branch, help=title, description=title), options, default=argparse.SUPPRESS)
     return own
+
+
+def _take(parser: _Parser, options: Iterable[Option], default: Any) -> None:
+    for names, how in options:
+        parser.add_argument(*names, **how)
+    parser.add_argument("--json", action="store_true", default=default, help="for machines")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

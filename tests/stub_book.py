@@ -32,7 +32,7 @@ if measure:
 OTHERS = {
     "fails": "raise ValueError('the third stage was never released')",
     "lacks": "from labkernels.errors import NotInstalled\nraise NotInstalled('ncu is not here: install it')",
-    "partly": "from labkernels.book.chapter import NOT_HERE\nprint(f'{NOT_HERE}hints: ncu is not here')",
+    "partly": "from labkernels.book import NOT_HERE\nprint(f'{NOT_HERE}hints: ncu is not here')",
     "picky": "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] != 'GPU-00000000-0000-0000-0000-000000000000'",
     "dies": "import os\nos._exit(3)",
     "elsewhere": ROWS.replace('os.environ["CUDA_VISIBLE_DEVICES"]', '"GPU-another"'),

@@ -354,7 +354,7 @@ def test_counters_are_asked_of_one_process_with_caches_flushed(monkeypatch):
         gemm_traffic.counters, "count", lambda target, metrics, flush: asked.append((target, flush)) or []
     )
     kernels = family.family("sm_90a")[:2]
-    gemm_traffic.count(list(kernels), (64, 128, 256), 8)
+    gemm_traffic.count(list(kernels), (64, 128, 256), 8, gemm_traffic.METRICS)
     ((target, flush),) = asked
     assert target[1:] == [
         "-m",

@@ -9,7 +9,7 @@ from labkernels.kernels.build import assemble
 from labkernels.kernels.registry import kernel, kernels
 from labkernels.kernels.render import render
 from labkernels.operand import column_span
-from labkernels.production import dispatch
+from labkernels.production.attention import Dispatch
 from labkernels.production.flash_names import parse
 from labkernels.protocols.gather import Cache, Gather, require_pages_in_pool
 from labkernels.studies.paged import fa3, flash
@@ -213,4 +213,4 @@ def test_other_variants_change_nothing_but_the_mechanism():
             for choice in choices
         ]
         assert fields[0] == fields[1]
-        assert isinstance(choices[0], dispatch.Dispatch)
+        assert isinstance(choices[0], Dispatch)

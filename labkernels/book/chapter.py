@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from myst_nb import glue
 
+from labkernels.book import NOT_HERE
 from labkernels.book.verdicts import verdict_table
 from labkernels.charts.tables import Table
 from labkernels.errors import LabError, NotInstalled, NotMeasured
@@ -19,9 +20,6 @@ from labkernels.studies.stats import having
 
 # What IPython puts into a fresh namespace.
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "open", "get_ipython"}
-
-#: Begins the line that a chapter prints for an experiment which this machine lacks something for.
-NOT_HERE = "not measured here: "
 
 
 class ParameterError(LabError, ValueError):

@@ -1,24 +1,30 @@
-"""`dispatch`: what FlashAttention-3 or -4 choose for each operand, and why."""
+"""`dispatch`: what a library chooses for each operand, and why."""
 
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from labkernels.commands import Answer, Option, filled, form_options, option
-from labkernels.production.dispatch import RULES, AttentionCall
+from labkernels.commands import Answer, Option, filled, form_options
+from labkernels.production.dispatch import LIBRARIES
 
 
 def options() -> Iterator[Option]:
-    """The library and the forward pass."""
-    yield option("library", choices=RULES, help="whose rules")
-    yield from form_options(AttentionCall)
+    """None: each library has its own."""
+    yield from ()
+
+
+def branches() -> Iterator[tuple[str, str, Iterator[Option]]]:
+    """Each library: its name on the command line, its title, and its options."""
+    for name, library in LIBRARIES.items():
+        yield name, library.title, form_options(library.form)
 
 
 def run(arguments: Namespace) -> Answer:
     """A line for each field of the choice."""
-    choice = asdict(RULES[arguments.library](filled(AttentionCall, arguments)))
+    library = LIBRARIES[arguments.branch]
+    choice = asdict(library.choose(filled(library.form, arguments)))
     lines = [
-        f"{name:<11}{value!s:<15}{choice['reasons'][name]}"
+        f"{name:<11} {value!s:<14} {choice['reasons'][name]}"
         for name, value in choice.items()
         if name != "reasons"
     ]

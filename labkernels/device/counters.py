@@ -24,6 +24,38 @@ MEMORY_PATH = {
     "sm__cycles_elapsed.max": "cycles",
 }
 
+#: Counters of the SMs, with what they count.
+OF_SM = {
+    "smsp__inst_issued.sum": ("issued", "Warp instructions issued: issue slots taken."),
+    "smsp__inst_executed.sum": ("executed", "Warp instructions executed."),
+    "l1tex__data_pipe_lsu_wavefronts.sum": (
+        "lsu_wavefronts",
+        "Wavefronts of the LSU's data pipe: shared memory, and data of loads on their way to registers.",
+    ),
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum": (
+        "wgmma_wavefronts",
+        "Wavefronts in which wgmma reads shared memory.",
+    ),
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum": (
+        "store_wavefronts",
+        "Wavefronts of stores to shared memory.",
+    ),
+    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum": (
+        "ldgsts_wavefronts",
+        "Wavefronts in which cp.async writes shared memory, by the instruction.",
+    ),
+    "l1tex__data_bank_reads.sum": ("bank_reads", "Reads of banks of L1 and shared memory."),
+    "l1tex__data_bank_writes.sum": ("bank_writes", "Writes of banks of L1 and shared memory."),
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": (
+        "bank_conflicts",
+        "Conflicts of accesses to shared memory by the LSU.",
+    ),
+    "l1tex__data_bank_conflicts_type_arbitration.sum": (
+        "arbitration_conflicts",
+        "Conflicts between the clients of L1's data banks.",
+    ),
+}
+
 
 class NoCounters(NotInstalled):
     """Nsight Compute is missing, may not read the counters, or the GPU has no such counter."""

@@ -15,6 +15,7 @@ _REGISTERS, _THREADS, _SHARED_BYTES = 1 << 16, 2048, 227 << 10  # of an SM
 _ENOUGH_BYTES = 64 << 10  # in flight per SM: rule enough_in_flight
 _STAGES = 3  # for tensor cores: rule three_stages_for_tensor_cores
 _COPIED = names(source=GLOBAL, by_threads=False)
+_BY_THREADS = names(source=GLOBAL, by_threads=True)
 
 #: What no instruction says, and the option that gives it.
 _NOT_IN_CODE = {
@@ -89,9 +90,8 @@ def from_code(
 
 def _main(loop: Mainloop) -> str | None:
     """The mechanism that brings most of a kernel's tiles: the copy engine's, then cp.async, then plain loads."""
-    return next(
-        (name for name in (*_COPIED, "tma_gather", "cp_async", "ldg") if name in dict(loop.loads)), None
-    )
+    preferred = (*_COPIED, "tma_gather", *reversed(_BY_THREADS))
+    return next((name for name in preferred if name in dict(loop.loads)), None)
 
 
 def _ctas(loop: Mainloop, registers: int) -> int:
@@ -177,7 +177,7 @@ def _loads(loop: Mainloop) -> str:
     titles = {name: MECHANISMS[name].title for name in MECHANISMS} | {"tma_gather": "TMA gather4"}
     widths = f" of {', '.join(map(str, loop.copy_bytes))} B" if loop.copy_bytes else ""
     found = ", ".join(
-        f"{count} {titles[name]}{widths if name in ('ldg', 'cp_async') else ''}" for name, count in loop.loads
+        f"{count} {titles[name]}{widths if name in _BY_THREADS else ''}" for name, count in loop.loads
     )
     where = "in loops" if loop.in_loop else "in no loop"
     beside = ", beside tensor cores" if loop.tensor_cores else ""

@@ -13,9 +13,9 @@ import pandas as pd
 
 from labkernels.errors import LabError, NotInstalled
 from labkernels.mechanisms import GLOBAL, names
-from labkernels.production import flash_names
+from labkernels.production import fa3, flash_names
+from labkernels.production.attention import AttentionCall
 from labkernels.production.census import census, row
-from labkernels.production.dispatch import AttentionCall, fa3
 from labkernels.store import Store
 
 
@@ -253,10 +253,10 @@ def page_sizes(queries: Mapping[str, int], pages: Sequence[int]) -> pd.DataFrame
     rows = []
     for dtype, causal in product(("bf16", "fp8"), (False, True)):
         call = {"dtype": dtype, "head_dim": 128, "causal": causal, "heads": 32, "kv_heads": 8, "varlen": True}
-        tile = fa3(AttentionCall(**call, seqlen_q=max(queries.values()))).tile_n
+        tile = fa3.choose(AttentionCall(**call, seqlen_q=max(queries.values()))).tile_n
         kernel = f"{dtype}, {'causal' if causal else 'no mask'} (tile of {tile} keys)"
         for page, (name, seqlen_q) in product(pages, queries.items()):
-            choice = fa3(AttentionCall(**call, seqlen_q=seqlen_q, page_size=page))
+            choice = fa3.choose(AttentionCall(**call, seqlen_q=seqlen_q, page_size=page))
             shown = {"mechanism": choice.k, "why": choice.reasons["k"]}
             rows.append({"kernel": kernel, "tile": tile, "page": page, "queries": name} | shown)
     return pd.DataFrame(rows)

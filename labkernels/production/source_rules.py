@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkernels.production.dispatch import AttentionCall, fa3
+from labkernels.production import fa3
+from labkernels.production.attention import AttentionCall
 
 Check = Callable[[pd.DataFrame], pd.Series]
 
@@ -52,7 +53,7 @@ def verdicts(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _dispatched_tile(k: pd.DataFrame) -> pd.Series:
     tiles = [
-        fa3(
+        fa3.choose(
             AttentionCall(
                 **{
                     name: row[name]

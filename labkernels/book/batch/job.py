@@ -19,8 +19,8 @@ from typing import Any
 
 import nbformat
 
+from labkernels.book import NOT_HERE
 from labkernels.book.batch.plan import Job
-from labkernels.book.chapter import NOT_HERE
 from labkernels.store import RUNS
 
 DONE, NOTHING, FAILED = "done", "nothing to measure here", "failed"

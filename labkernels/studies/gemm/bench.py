@@ -46,7 +46,7 @@ class Prepared:
     def __init__(self, library: Library, candidate: Candidate, operands: Operands, sample_us: float) -> None:
         torch = require_torch()
         self.candidate = candidate
-        self._library, self._operands = library, operands
+        self.library, self._operands = library, operands
         self._stream = torch.cuda.current_stream()
         self._plans: list[Plan] = []
         if kernel := candidate.kernel:

@@ -15,7 +15,7 @@ from typing import Protocol
 from labkernels.errors import LabError
 from labkernels.paths import CACHE
 from labkernels.studies.gemm.family import ARCHES, family
-from labkernels.studies.gemm.pairs import ARCH, PAIRS
+from labkernels.studies.gemm.pairs import ARCH, CONTROLLED, PAIRS
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = CACHE / "gemm"
@@ -47,6 +47,11 @@ class Listed(Protocol):
         """Its line."""
         ...
 
+    @property
+    def header(self) -> str | None:
+        """A file of `controls/` that is included before its unit; the same for all kernels of a library."""
+        ...
+
 
 def key(arch: str, kernels: Sequence[Listed] | None = None) -> str:
     """Hash of everything a library is made from: sources, kernel list, options, CUTLASS version.
@@ -58,6 +63,7 @@ def key(arch: str, kernels: Sequence[Listed] | None = None) -> str:
     made_from = [source.read_text() for source in sorted(HERE.glob("*.cu")) + sorted(HERE.glob("*.h"))]
     listed = family(arch) if kernels is None else kernels
     made_from += [kernel.line for kernel in listed] + [*OPTIONS, CUTLASS_VERSION, arch]
+    made_from += [header.read_text() for header in _headers(listed)]
     return hashlib.sha256("\n".join(made_from).encode()).hexdigest()
 
 
@@ -89,11 +95,12 @@ def build(arch: str, kernels: Sequence[Listed] | None = None) -> Path:
     jobs = min(os.cpu_count() or 1, MOST_JOBS)
     parts = max(jobs, -(-len(kernels) // MOST_KERNELS))
     command = [nvcc, *OPTIONS, *_target(arch), f"-I{HERE}", *(f"-I{folder}" for folder in headers), "-c"]
+    before = _headers(kernels)
     units = [(), *_split(kernels, parts)]
     _say(f"{len(kernels)} kernels for {arch} in {len(units)} units, {jobs} at once; each takes nvcc minutes")
     objects = []
     with ThreadPoolExecutor(jobs) as pool:
-        for one in pool.map(lambda unit: _compile(command, path.parent, unit), units):
+        for one in pool.map(lambda unit: _compile(command, path.parent, unit, before), units):
             objects.append(one)
             _say(f"{len(objects)} of {len(units)} units done")
     new = path.with_suffix(".new")
@@ -106,18 +113,27 @@ def _split(kernels: Sequence[Listed], parts: int) -> list[tuple[Listed, ...]]:
     return [part for at in range(parts) if (part := tuple(kernels[at::parts]))]
 
 
-def _compile(command: Sequence[str], folder: Path, kernels: tuple[Listed, ...]) -> Path:
+def _headers(kernels: Sequence[Listed]) -> list[Path]:
+    """Included before the units of a library."""
+    return [HERE / "controls" / name for name in sorted({one.header for one in kernels if one.header})]
+
+
+def _compile(
+    command: Sequence[str], folder: Path, kernels: tuple[Listed, ...], before: Sequence[Path]
+) -> Path:
     """One object: some kernels, or with none the interface; named by what it is made from."""
     lines = "".join(f"{kernel.line}\n" for kernel in kernels)
     names = ["kernels.cu", "entry.h"] if kernels else ["api.cu", "entry.h"]
-    made_from = "\n".join([*command, lines, *((HERE / name).read_text() for name in names)])
+    sources = [*(HERE / name for name in names), *(before if kernels else ())]
+    made_from = "\n".join([*command, lines, *(source.read_text() for source in sources)])
     stem = folder / hashlib.sha256(made_from.encode()).hexdigest()[:16]
     done = stem.with_suffix(".o")
     if not done.exists():
         listing = stem.with_suffix(".inc")
         listing.write_text(lines)
         new = stem.with_suffix(".new")
-        _run([*command, f'-DKERNELS="{listing}"', str(HERE / names[0]), "-o", str(new)])
+        first = [option for header in sources[2:] for option in ("-include", str(header))]
+        _run([*command, *first, f'-DKERNELS="{listing}"', str(HERE / names[0]), "-o", str(new)])
         new.replace(done)
     return done
 
@@ -168,7 +184,8 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         print(build(arguments.arch))
         if arguments.arch == ARCH:
-            print(build(ARCH, PAIRS))
+            for kernels in (PAIRS, *CONTROLLED.values()):
+                print(build(ARCH, kernels))
     except BuildError as error:
         _say(str(error))
         return 1

@@ -70,6 +70,8 @@ class GemmKernel:
         loops = 2 if self.arch == "sm_100a" else 1
         return {"tma_tile": loops * (2 - shared), "tma_multicast": loops * shared}
 
+    header = None
+
     @property
     def line(self) -> str:
         """The kernel's line in the list that `kernels.cu` includes."""

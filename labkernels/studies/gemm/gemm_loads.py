@@ -6,9 +6,9 @@ from typing import Any
 from labkernels.device import Gpu
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.gemm.bench import Candidate, Prepared, time_rounds
-from labkernels.studies.gemm.library import Library, require_pairs
+from labkernels.studies.gemm.library import pair_libraries, require_pairs
 from labkernels.studies.gemm.operands import Operands, Pool, require_torch, sets_for
-from labkernels.studies.gemm.pairs import PAIRS, PairKernel
+from labkernels.studies.gemm.pairs import PairKernel
 
 Mnk = tuple[int, int, int]
 SEED = 20260131
@@ -61,25 +61,31 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
         WrongProduct: A kernel computed something else than the float32 reference.
     """
     torch = require_torch()
-    library, sms = Library(gpu.facts.arch, PAIRS), gpu.facts.sm_count
+    libraries, sms = pair_libraries(gpu.facts.arch), gpu.facts.sm_count
+    clocks = libraries[0]
     spread = int(parameters.spread_l2 * gpu.facts.l2_bytes)
     rows: list[dict[str, Any]] = []
     with torch.cuda.stream(torch.cuda.Stream()):
         for dtype in ("bf16", "e4m3"):
             pool = Pool(dtype, max(_elements(dtype, shape, spread) for shape in parameters.shapes), SEED)
-            of_dtype = [kernel for kernel in library.kernels if kernel.dtype == dtype]
             for shape in progress(parameters.shapes, f"GEMM pairs in {dtype}"):
                 operands = Operands(pool, shape, spread)
-                chosen = [Candidate(None, sms), *(Candidate(k, sms, parameters.swizzle) for k in of_dtype)]
-                prepared = [Prepared(library, c, operands, parameters.sample_us) for c in chosen]
-                for timed in time_rounds(library, prepared, parameters.rounds, sms):
-                    one = prepared[timed.pop("index")]
-                    rows.append(_row(library, one, dtype, shape, timed))
+                prepared = [Prepared(clocks, Candidate(None, sms), operands, parameters.sample_us)]
+                prepared += [
+                    Prepared(
+                        library, Candidate(kernel, sms, parameters.swizzle), operands, parameters.sample_us
+                    )
+                    for library in libraries
+                    for kernel in library.kernels
+                    if kernel.dtype == dtype and kernel.takes(shape)
+                ]
+                for timed in time_rounds(clocks, prepared, parameters.rounds, sms):
+                    rows.append(_row(prepared[timed.pop("index")], dtype, shape, timed))
                 for one in prepared:
                     one.close()
             del pool, operands, prepared
             torch.cuda.empty_cache()
-    return Result({"gemm_loads": rows}, [library])
+    return Result({"gemm_loads": rows}, libraries)
 
 
 def _elements(dtype: str, shape: Mnk, spread: int) -> int:
@@ -87,9 +93,9 @@ def _elements(dtype: str, shape: Mnk, spread: int) -> int:
     return sets_for(dtype, shape, spread) * (m + n) * k
 
 
-def _row(library: Library, one: Prepared, dtype: str, shape: Mnk, timed: dict[str, Any]) -> dict[str, Any]:
+def _row(one: Prepared, dtype: str, shape: Mnk, timed: dict[str, Any]) -> dict[str, Any]:
     m, n, k = shape
-    kernel = one.candidate.kernel
+    kernel, library = one.candidate.kernel, one.library
     built: dict[str, Any] = {}
     if isinstance(kernel, PairKernel):
         built = {

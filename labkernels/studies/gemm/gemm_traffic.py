@@ -1,6 +1,7 @@
 """How many bytes does a GEMM take from L2 and memory, by cluster shape and transport?"""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -8,6 +9,7 @@ from labkernels.device import Gpu, counters
 from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.gemm.family import GemmKernel
 from labkernels.studies.gemm.library import Library, require_library
+from labkernels.studies.gemm.pairs import PairKernel
 
 METRICS = {
     "lts__t_sectors_op_read.sum": "l2_read_bytes",
@@ -46,16 +48,27 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     rows = []
     for shape, swizzle in progress(list(product(parameters.shapes, parameters.swizzles)), "count"):
         m, n, k = shape
-        for kernel, values in zip(kernels, count(kernels, shape, swizzle), strict=True):
+        for kernel, values in zip(kernels, count(kernels, shape, swizzle, METRICS), strict=True):
             rows.append({"kernel": kernel.name, "m": m, "n": n, "k": k, "swizzle": swizzle, **values})
     return Result({"gemm_traffic": rows}, [library])
 
 
-def count(kernels: list[GemmKernel], shape: tuple[int, int, int], swizzle: int) -> list[dict[str, int]]:
-    """Counters of one launch of each kernel, from a process of its own under Nsight Compute.
+def count(
+    kernels: Sequence[GemmKernel | PairKernel],
+    shape: tuple[int, int, int],
+    swizzle: int,
+    metrics: Mapping[str, str],
+) -> list[dict[str, int]]:
+    """Counters of one launch of each kernel, from a process of its own under Nsight Compute, L2 flushed before.
+
+    Args:
+        kernels: Built, of any of the libraries.
+        shape: M, N, K.
+        swizzle: As in `Library.plan`.
+        metrics: Nsight Compute's, each with the name of its column.
 
     Returns:
-        For each kernel its bytes read from L2, into the SMs and from memory, and its cycles.
+        For each kernel its counters.
 
     Raises:
         NoCounters: No `ncu`, or it refuses.
@@ -67,7 +80,7 @@ def count(kernels: list[GemmKernel], shape: tuple[int, int, int], swizzle: int) 
         *map(str, shape),
         *(k.name for k in kernels),
     ]
-    return counters.count([*target, "--swizzle", str(swizzle)], METRICS, flush=True)
+    return counters.count([*target, "--swizzle", str(swizzle)], metrics, flush=True)
 
 
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ from labkernels.device import Gpu
 from labkernels.errors import LabError, NotInstalled
 from labkernels.studies.gemm.build import key, library_path
 from labkernels.studies.gemm.family import GemmKernel, family
-from labkernels.studies.gemm.pairs import PAIRS, PairKernel
+from labkernels.studies.gemm.pairs import CONTROLLED, PAIRS, PairKernel
 
 STAMP_FIELDS = 2  # cycle counter and nanoseconds
 ROW_ALIGNMENT_BYTES = 16  # for TMA
@@ -181,11 +181,20 @@ def require_library() -> Library:
     return Library(Gpu().facts.arch)
 
 
-def require_pairs() -> Library:
-    """The pairs of kernels for this machine's GPU.
+def pair_libraries(arch: str) -> list[Library]:
+    """The pairs of kernels, and the controls beside them.
+
+    Raises:
+        NotInstalled: See `Library`.
+    """
+    return [Library(arch, kernels) for kernels in (PAIRS, *CONTROLLED.values())]
+
+
+def require_pairs() -> list[Library]:
+    """Those for this machine's GPU.
 
     Raises:
         NoGpu: There is none.
         NotInstalled: See `Library`.
     """
-    return Library(Gpu().facts.arch, PAIRS)
+    return pair_libraries(Gpu().facts.arch)

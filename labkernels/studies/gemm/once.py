@@ -5,8 +5,9 @@ import sys
 
 from labkernels.device import Buffer, Gpu, counters
 from labkernels.device.random_fill import fill
-from labkernels.studies.gemm.family import ELEMENT_BYTES, find
+from labkernels.studies.gemm.family import ELEMENT_BYTES, family
 from labkernels.studies.gemm.library import Library
+from labkernels.studies.gemm.pairs import CONTROLLED, PAIRS
 
 
 def main() -> int:
@@ -19,15 +20,17 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     gpu = Gpu()
-    library = Library(gpu.facts.arch)
-    kernels = [find(gpu.facts.arch, name) for name in arguments.kernels]
+    listed = (family(gpu.facts.arch), PAIRS, *CONTROLLED.values())
+    named = {kernel.name: (kernel, kernels) for kernels in listed for kernel in kernels}
+    chosen = [named[name] for name in arguments.kernels]
+    libraries = {kernels: Library(gpu.facts.arch, kernels) for _, kernels in chosen}
     m, n, k = arguments.shape
-    element_bytes = max(ELEMENT_BYTES[kernel.dtype] for kernel in kernels)
+    element_bytes = max(ELEMENT_BYTES[kernel.dtype] for kernel, _ in chosen)
     a, b, d = (Buffer(size) for size in (m * k * element_bytes, n * k * element_bytes, m * n * 2))
     fill(gpu, a, 1)
     fill(gpu, b, 2)
-    for kernel in kernels:
-        plan = library.plan(
+    for kernel, kernels in chosen:
+        plan = libraries[kernels].plan(
             kernel,
             (a.address, b.address, d.address),
             (m, n, k),

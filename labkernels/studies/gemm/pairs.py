@@ -7,6 +7,8 @@ from labkernels.studies.gemm.family import ELEMENT_BYTES, ELEMENTS, TILE_K_BYTES
 
 ARCH = "sm_90a"
 LOADS = ("tma", "cp_async")
+CONTROLS = {"cp_async_bypass": "bypass.h", "cp_async_unpredicated": "unpredicated.h"}
+"""CUTLASS's cp.async with one thing changed, by the header that does it: `.cg` for `.ca`; then no zero fill either."""
 STORES = ("tma", "direct")
 TILES = {"pingpong": (128, 128), "cooperative": (128, 256), "plain": (128, 128)}
 """CUTLASS's warp specializations, with the tile of each. `plain` has one consumer group, and a CTA for each tile."""
@@ -19,7 +21,7 @@ class PairKernel:
     Attributes:
         dtype: Of A and B; D is bf16, the accumulator float32.
         schedule: One of TILES.
-        loads: `tma`, or `cp_async` by one warp group (`plain`: by two).
+        loads: `tma`, or `cp_async` by one warp group (`plain`: by two), or one of CONTROLS.
         stores: `tma` from shared memory, or `direct` from registers.
     """
 
@@ -39,6 +41,16 @@ class PairKernel:
     def name(self) -> str:
         """As in `bf16_pingpong_cp_async_loads_tma_stores`."""
         return f"{self.dtype}_{self.schedule}_{self.loads}_loads_{self.stores}_stores"
+
+    def takes(self, shape: tuple[int, int, int]) -> bool:
+        """Whether it computes M, N, K: without predicates, whole tiles alone."""
+        whole = shape[0] % self.tile[0] == shape[1] % self.tile[1] == 0
+        return whole or self.loads != "cp_async_unpredicated"
+
+    @property
+    def header(self) -> str | None:
+        """Of `controls/`: included before the unit."""
+        return CONTROLS.get(self.loads)
 
     @property
     def line(self) -> str:
@@ -61,3 +73,9 @@ PAIRS = (
         for schedule, loads in product(("pingpong", "cooperative"), LOADS)
     ),
 )
+
+CONTROLLED = {
+    loads: tuple(PairKernel("bf16", schedule, loads, "tma") for schedule in ("pingpong", "cooperative"))
+    for loads in CONTROLS
+}
+"""Kernels of each control: a library of its own, since the header changes what a template's name means."""

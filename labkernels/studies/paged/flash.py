@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from labkernels.errors import LabError
-from labkernels.production import dispatch
+from labkernels.production import fa3
+from labkernels.production.attention import AttentionCall, Dispatch
 from labkernels.production.flash_names import FlashKernel, demangle, parse
 from labkernels.protocols.rounds import interleaved
 
@@ -48,9 +49,9 @@ class Problem:
         """Query rows of a tile; the same however the keys are loaded."""
         return self.rule(0).tile_m
 
-    def call(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.AttentionCall:
+    def call(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> AttentionCall:
         """The forward pass: causal, through a cache whose sequences have lengths of their own."""
-        return dispatch.AttentionCall(
+        return AttentionCall(
             dtype=self.dtype,
             head_dim=self.head_dim,
             causal=True,
@@ -62,16 +63,14 @@ class Problem:
             **options,
         )
 
-    def rule(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> dispatch.Dispatch:
+    def rule(self, page_rows: int, seqlen_q: int | None = None, **options: Any) -> Dispatch:
         """FlashAttention-3's choice for this problem."""
-        return dispatch.fa3(self.call(page_rows, seqlen_q, **options))
+        return fa3.choose(self.call(page_rows, seqlen_q, **options))
 
     def num_splits(self, sm_count: int) -> int:
         """Parts of the keys that FlashAttention-3 plans for sequences of differing lengths."""
-        call = self.call(128)
-        return dispatch.fa3_num_splits(
-            call, dispatch.fa3(call), batch=1, seqlen_k=self.seqlen_k, masked=True, sm_count=sm_count
-        )
+        asked = {"num_splits": 0, "batch": self.batch, "seqlen_k": self.seqlen_k, "sm_count": sm_count}
+        return self.rule(128, **asked).num_splits
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Variant:
         pages = np.random.default_rng(self.page_rows).permutation(self.paged_shape[0])
         return pages.astype(np.int32).reshape(self.problem.batch, -1)
 
-    def expected(self, num_splits: int) -> dispatch.Dispatch:
+    def expected(self, num_splits: int) -> Dispatch:
         """What the rules say of this variant."""
         return self.problem.rule(
             self.page_rows, self.bound, leftpad=self.route == "leftpad", num_splits=num_splits

@@ -6,7 +6,8 @@ import pandas as pd
 
 from labkernels.charts.text import percent
 from labkernels.operand import KIB
-from labkernels.production import dispatch
+from labkernels.production import fa3
+from labkernels.production.attention import AttentionCall
 from labkernels.studies.paged import findings as found
 from labkernels.studies.stats import having, where
 
@@ -132,8 +133,8 @@ def whole_tiles() -> dict[str, str]:
 
     def by_tma(**shape: Any) -> bool:
         call = {"heads": 32, "kv_heads": 8, "seqlen_q": 2048, "causal": True, "varlen": True}
-        calls = (dispatch.AttentionCall(**shape, **call, page_size=page) for page in pages)
-        return any(dispatch.fa3(call).k == "tma_tile" for call in calls)
+        calls = (AttentionCall(**shape, **call, page_size=page) for page in pages)
+        return any(fa3.choose(call).k == "tma_tile" for call in calls)
 
     shapes = [(dtype, head_dim) for dtype in ("bf16", "fp8") for head_dim in (64, 96, 128, 192, 256)]
     whole = {f"{dtype} {head_dim}": by_tma(dtype=dtype, head_dim=head_dim) for dtype, head_dim in shapes}
