@@ -105,6 +105,14 @@ def test_a_caption_counts_the_cards_behind_its_chart(runs, said):
     assert f"<figcaption>Tiles.{said}</figcaption>" in page
 
 
+def test_a_run_that_only_the_caption_names_counts_too():
+    charts.tell_cards({"20260101T000000Z-00000000": "a"})
+    chart = charts.figure(
+        measured(rows(run_id="?")), title="T", description="D", held_fixed="Run 20260101T000000Z-00000000."
+    )
+    assert "00000000. Measured on one card." in charts.book_renderer(chart.to_dict())["text/html"]
+
+
 def test_without_vl_convert_the_chart_is_live_only(monkeypatch):
     monkeypatch.setattr(charts.grammar, "vlc", None)
     spec = alt.Chart(rows(), description="A test.").mark_point().to_dict()

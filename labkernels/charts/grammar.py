@@ -287,7 +287,8 @@ def book_renderer(spec: dict, **_metadata: object) -> dict[str, object]:
     prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'(\bid="|url\(#)(?=clip|gradient)', rf"\g<1>{prefix}-", svg)
     blob = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
-    caption = html.escape(spec.get("usermeta", {}).get("caption", "") + _on_cards(spec))
+    caption = spec.get("usermeta", {}).get("caption", "")
+    caption = html.escape(caption + _on_cards(spec, caption))
     page = (
         f'<figure class="lab-chart" role="group" aria-label="{html.escape(label, quote=True)}">'
         f'<div class="lab-chart-static">{svg}</div>'
@@ -305,10 +306,11 @@ def tell_cards(card_of_run: Mapping[str, str]) -> None:
     _card_of_run.update(card_of_run)
 
 
-def _on_cards(spec: dict) -> str:
-    """On how many cards the rows of a chart were measured, as a sentence; none if no row names a known run."""
+def _on_cards(spec: dict, caption: str) -> str:
+    """On how many cards a chart was measured, as a sentence; none if neither rows nor caption name a known run."""
     rows = (row for table in spec.get("datasets", {}).values() for row in table if isinstance(row, dict))
-    cards = {_card_of_run[row["run_id"]] for row in rows if row.get("run_id") in _card_of_run}
+    runs = {*(row.get("run_id") for row in rows), *caption.replace(".", " ").split()}
+    cards = {_card_of_run[run] for run in runs if run in _card_of_run}
     return f" Measured on {'one card' if len(cards) == 1 else f'{len(cards)} cards'}." if cards else ""
 
 
