@@ -28,7 +28,7 @@ def unseen_figures(source: str) -> Iterator[str]:
     """
     for statement in ast.parse(source).body[:-1]:
         if isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call) and _draws(call):
-            yield f"line {statement.lineno}: a figure that is not the cell's last expression stays unseen; display(…) it"
+            yield f"line {statement.lineno}: a figure that is not the last expression stays unseen; display(…) it"
 
 
 def _draws(call: ast.Call) -> bool:
