@@ -64,6 +64,7 @@ class Chapter:
     Attributes:
         gpu: GPU whose stored rows are shown: the one asked for, else that with most full runs of these experiments.
         store: where rows are read, and the reader's own are written.
+        said: what the text was given, for titles and captions.
 
     Raises:
         ParameterError: see `check_parameters`; or a preset, a GPU or a folder that does not exist, with those that do.
@@ -80,6 +81,7 @@ class Chapter:
                 )
         self.store = Store(Path(parameters["data_dir"])) if parameters.get("data_dir") else Store()
         self.gpu = self._shown(parameters["gpu"]) if "gpu" in parameters else ""
+        self.said: dict[str, str] = {}
         self._own: dict[str, str] = {}
 
     def _shown(self, wanted: str) -> str:
@@ -163,7 +165,8 @@ class Chapter:
 
     def say(self, name: str, value: str | float) -> None:
         """Put a value into the text, at its {glue:text}`name`: words as they are, a number rounded to a whole."""
-        glue(name, value if isinstance(value, str) else f"{value:,.0f}", display=False)
+        self.said[name] = value if isinstance(value, str) else f"{value:,.0f}"
+        glue(name, self.said[name], display=False)
 
     def say_all(self, values: Mapping[str, str | float]) -> None:
         """Put several values into the text, each under its name."""
@@ -180,10 +183,26 @@ class Chapter:
         runs = self.store.read(RUNS)
         return runs[runs["run_id"].isin(run_ids)]
 
-    def machine(self) -> pd.DataFrame:
-        """The run rows behind the chapter, the reader's own too, for its last section."""
+    def machine(self) -> Table:
+        """The runs behind the chapter, the reader's own too, for its last section."""
         runs = self.store.read(RUNS)
-        shown = {*self._own.values(), *self.stored_runs()["run_id"]}
-        columns = ["run_id", "experiment", "preset", "gpu_name", "driver_version", "toolkit_version",
-                   "sm_clock_mhz_median", "power_w_max", "temperature_c_max", "throttle_reasons", "wall_s"]  # fmt: skip
-        return runs[runs["run_id"].isin(shown)][columns].set_index("run_id")
+        shown = runs[runs["run_id"].isin({*self._own.values(), *self.stored_runs()["run_id"]})]
+        table = pd.DataFrame(
+            {
+                "experiment": shown["experiment"],
+                "run": shown["run_id"],
+                "preset": shown["preset"],
+                "GPU": shown["gpu_name"],
+                "driver": shown["driver_version"],
+                "SM clock, MHz": [_whole(value) for value in shown["sm_clock_mhz_median"]],
+                "most power, W": [_whole(value) for value in shown["power_w_max"]],
+                "throttled": shown["throttle_reasons"],
+            }
+        )
+        return Table(
+            table, description="The runs behind this chapter; the page *The machine* has the rest of each"
+        )
+
+
+def _whole(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:,.0f}"
