@@ -74,7 +74,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Way:
-    """How one call comes by its mechanism: page size (0: no pages), route, bound on the query length."""
+    """How one call comes by its mechanism: page size, bound on the query length, whether padded by zero rows."""
 
     page_rows: int
     route: str
@@ -136,14 +136,14 @@ PRESETS = {
 
 
 def plan(parameters: Parameters) -> Iterator[tuple[Shape, list[Way]]]:
-    """Shapes with the ways to run each: without pages, as the library has it, with TMA, the same call gathering."""
+    """Shapes with the ways to run each: as the library has it, with TMA, and the same call gathering."""
     for values in parameters.shapes:
         shape = Shape(*values)
         page_rows = PAGE_ROWS[shape.head_dim, shape.head_dim_v]
         whole = math.lcm(*page_rows)
         shape = Shape(*values[:2], -(-shape.seqlen_k // whole) * whole, *values[3:])
         bound = max(shape.seqlen_q, MOST_QUERY_ROWS // shape.ratio + 1)
-        ways = [Way(0, "contiguous", shape.seqlen_q)]
+        ways = []
         for rows in page_rows:
             ways.append(Way(rows, "rule", shape.seqlen_q))
             if bound > shape.seqlen_q:
@@ -203,29 +203,27 @@ class VllmWheel(TorchWheel):
         }
 
     def page_table(self, page_rows: int) -> np.ndarray:
-        """Pages of each sequence, in random order in the pool; a sequence is a page of its own where there are none."""
-        batch, seqlen_k = self.shape.batch, self.shape.seqlen_k
-        if not page_rows:
-            return np.arange(batch, dtype=np.int32)[:, None]
-        pages = np.random.default_rng(page_rows).permutation(batch * seqlen_k // page_rows)
-        return pages.astype(np.int32).reshape(batch, -1)
+        """Pages of each sequence, in random order in the pool: shape (sequences, pages of each)."""
+        pages = np.random.default_rng(page_rows).permutation(
+            self.shape.batch * self.shape.seqlen_k // page_rows
+        )
+        return pages.astype(np.int32).reshape(self.shape.batch, -1)
 
     def forward(self, way: Way) -> Callable[[], Any]:
         """A call ready to be made, of (all query rows, heads, head dim of V); see `Wheel`."""
         torch, shape = self.torch, self.shape
         operator = torch.ops._vllm_fa3_C.fwd
         schema = operator.default._schema.arguments
-        page = way.page_rows or shape.seqlen_k
         given = {
             **self.given,
             "q": self.q,
-            "k": self.k.unflatten(0, (-1, page)),
-            "v": self.v.unflatten(0, (-1, page)),
+            "k": self.k.unflatten(0, (-1, way.page_rows)),
+            "v": self.v.unflatten(0, (-1, way.page_rows)),
             "q_v": self.q_v,
             "out": torch.empty(
                 (len(self.q), shape.heads, shape.head_dim_v), device="cuda", dtype=torch.bfloat16
             ),
-            "page_table": torch.from_numpy(self.page_table(page)).cuda() if way.page_rows else None,
+            "page_table": torch.from_numpy(self.page_table(way.page_rows)).cuda(),
             "leftpad_k": torch.zeros_like(self.given["seqused_k"]) if way.route == "leftpad" else None,
             "max_seqlen_q": way.bound,
             "max_seqlen_k": shape.seqlen_k,
@@ -259,13 +257,14 @@ class VllmWheel(TorchWheel):
         Compared are the last queries of the first and of the last sequence, with the first KV head's heads.
         """
         torch, shape = self.torch, self.shape
-        rows, page = min(CHECKED_QUERIES, shape.seqlen_q), page_rows or shape.seqlen_k
+        rows = min(CHECKED_QUERIES, shape.seqlen_q)
         worst = 0.0
         for sequence in {0, shape.batch - 1}:
             pages = torch.from_numpy(self.page_table(page_rows)[sequence]).cuda().long()
             last = slice((sequence + 1) * shape.seqlen_q - rows, (sequence + 1) * shape.seqlen_q)
             k, v = (
-                part[:, 0].unflatten(0, (-1, page))[pages].flatten(0, 1).float() for part in (self.k, self.v)
+                part[:, 0].unflatten(0, (-1, page_rows))[pages].flatten(0, 1).float()
+                for part in (self.k, self.v)
             )
             scores = torch.einsum("qhd,kd->hqk", self.q[last, : shape.ratio].float(), k)
             if self.q_v is not None:

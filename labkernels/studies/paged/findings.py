@@ -165,33 +165,28 @@ def shape_cells(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row per shape and page size: `ratio` with its interval, of calls that differ in a left padding of zero rows
         alone; `best`, empty where it lies within its noise; `rule`, what the library takes, and `chosen` with its
-        interval, its whole call over that by TMA (1 where it takes TMA itself); `over_contiguous`, that over a call
-        without pages, which TMA loads (empty where it did not run); median microseconds of each, and their tiles.
+        interval, its whole call over that by TMA (1 where it takes TMA itself); median microseconds of each, and their
+        tiles (query rows × keys).
 
     Raises:
         NotMeasured: there is no such cell.
     """
     cells = []
     for key, shape in whole_calls(frame).groupby(SHAPE, sort=False):
-        whole = having(shape, route="contiguous")
-        for page_rows, pages in shape[shape["page_rows"].gt(0)].groupby("page_rows"):
+        for page_rows, pages in shape.groupby("page_rows"):
             routes = dict(iter(pages.groupby("route")))
             rule, gather = routes.get("rule"), routes.get("leftpad")
             boxes = routes.get("bound", rule)
             if rule is None or gather is None or set(boxes["mechanism"]) != {"tma_tile"}:
                 continue
             ratio, chosen = paired(gather, boxes, "call_us"), paired(rule, boxes, "call_us")
-            pages_cost = paired(rule, whole, "call_us").ratio if len(whole) else np.nan
-            ways = {"rule": rule, "tma": boxes, "gather": gather} | (
-                {"contiguous": whole} if len(whole) else {}
-            )
+            ways = {"rule": rule, "tma": boxes, "gather": gather}
             cells.append(
                 dict(zip(SHAPE, key, strict=True))
                 | {"page_rows": page_rows, "rule": rule["mechanism"].iloc[0]}
                 | {"best": "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"}
                 | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
                 | {"chosen": chosen.ratio, "chosen_low": chosen.low, "chosen_high": chosen.high}
-                | {"over_contiguous": pages_cost}
                 | {f"{name}_us": rows["call_us"].median() for name, rows in ways.items()}
                 | {f"{name}_tile": _tile(rows) for name, rows in ways.items()}
             )

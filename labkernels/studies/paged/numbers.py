@@ -9,6 +9,7 @@ from labkernels.operand import KIB
 from labkernels.production import fa3
 from labkernels.production.attention import AttentionCall
 from labkernels.studies.paged import findings as found
+from labkernels.studies.paged.charts import shape_name
 from labkernels.studies.stats import having, where
 
 _TILE_ROWS, _TILE_BYTES = 128, 32 * KIB
@@ -128,6 +129,8 @@ def model_shapes(cells: pd.DataFrame) -> dict[str, str | float]:
         "mla_many": span(cells.loc[mla & cells["heads"].eq(128), "ratio"], 3),
         "mla_few": span(cells.loc[few & cells["num_splits"].eq(1), "ratio"], 3),
         "mla_few_split": span(cells.loc[few & cells["num_splits"].gt(1), "ratio"], 3),
+        "chosen_mla": span(gathered.loc[gathered["head_dim_v"].eq(512), "chosen"], 2),
+        "odd_one": " and ".join(map(shape_name, cells[cells["best"].eq("cp_async")].itertuples())) or "none",
         "chosen_64": span(by_dim[64], 2),
         "chosen_128": span(by_dim[128], 2),
     }

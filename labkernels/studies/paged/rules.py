@@ -19,7 +19,7 @@ PREFILL += "producer warps, beside tensor cores at work"
 SHAPES = (
     "vLLM 0.33.0's FlashAttention-3, bf16, causal, whole calls; head dims 64 to 256, 1 to 32 query heads per "
 )
-SHAPES += "KV head, absorbed MLA (64 and 512) with 8 to 128 heads, pages of one and two tiles of keys"
+SHAPES += "KV head, absorbed MLA (64 and 512) with 16 to 128 heads, pages of one and two tiles of keys"
 PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
 
 
@@ -130,7 +130,7 @@ def _shapes(frame: pd.DataFrame, column: str, chosen: str) -> list[Ratio]:
     take="tma_tile",
     statement="In prefill TMA loads FlashAttention-3's pages, whatever the model's shape: gathering takes at least 1 % "
     "longer.",
-    scope=f"{SHAPES}; 512 to 8,192 queries on 8,192 keys, the same call with and without a left padding of zero rows",
+    scope=f"{SHAPES}; 512 and 2,048 queries on 8,192 keys, the same call with and without a left padding of zero rows",
     experiments=("fa3_shapes",),
     practice=Practice(f"{PAGED} and system == 'FlashAttention-3'", TMA),
 )
