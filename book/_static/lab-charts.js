@@ -39,6 +39,7 @@
       Object.assign(spec.config.legend, { labelLimit: width - MARGIN, layout: { top: { direction: "vertical" } } });
       spec = JSON.parse(JSON.stringify(spec), (key, value) => {
         if (key === "legend" && value?.labelLimit) return { ...value, labelLimit: width - MARGIN };
+        if (key === "y" && value?.axis?.labelLimit) return { ...value, axis: { ...value.axis, labelLimit: 2 * MARGIN } };
         return key === "x" && value?.field ? narrowed(value, width) : value;
       });
       if (spec.hconcat) {
@@ -85,5 +86,9 @@
     root.dataset.theme = theme;
   });
 
+  // The theme names these otherwise than they read: who speaks to their screen could not call them.
+  const MISNAMED = "summary[aria-label], .search-button__button, .theme-switch-button";
+
+  document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(MISNAMED).forEach((one) => one.removeAttribute("aria-label")));
   document.addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure.lab-chart").forEach(draw));
 })();
