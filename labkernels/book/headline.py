@@ -130,11 +130,15 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),
-    "gemm_tma_over_cp_async_pingpong": (
-        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.PINGPONG),
-    ),
+    "gemm_tma_over_cp_async_pingpong": ("ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.PINGPONG)),
     "gemm_tma_over_cp_async_cooperative": (
-        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.COOPERATIVE),
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.COOPERATIVE),
+    ),
+    "gemm_tma_over_cp_async_past_l1_pingpong": (
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.PINGPONG, "cp_async_bypass"),
+    ),
+    "gemm_tma_over_cp_async_past_l1_cooperative": (
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.COOPERATIVE, "cp_async_bypass"),
     ),
     "gemm_tma_store_over_direct_store": ("ratio", "gemm_loads", pairs.gemm_tma_store_over_direct_store),
     "triton_gemm_tma_over_pointers": ("ratio", "triton_loads", triton.triton_gemm_tma_over_pointers),

@@ -1,5 +1,7 @@
 """What stored rows say of TMA's loads and stores in a GEMM: pairs of kernels that differ in nothing else."""
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from labkernels.errors import NotMeasured
@@ -10,6 +12,13 @@ BUILT = ["schedule", "tile_m", "tile_n", "loads", "stores"]
 CELL = ["gpu", "run_id", *SHAPE, "dtype"]
 PINGPONG, COOPERATIVE = "pingpong", "cooperative"
 LIBRARY = "library"
+COMPUTE_BOUND = 2048  # least extent
+FORMS = {
+    "cp_async": "as CUTLASS has it: through L1, zero fill",
+    "cp_async_bypass": "past L1",
+    "cp_async_unpredicated": "past L1, no zero fill",
+}
+"""Forms of cp.async's loads, in words."""
 
 
 def speedups(frame: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
@@ -46,14 +55,39 @@ def speedups(frame: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _at(frame: pd.DataFrame, axis: str, baseline: str, mnk: tuple[int, int, int], **built: str) -> Ratio:
-    rows = having(frame, **dict(zip(SHAPE, mnk, strict=True)), dtype="bf16", **built)
-    return paired(where(rows, **{axis: "tma"}), where(rows, **{axis: baseline}), "tflops")
+def over_forms(frame: pd.DataFrame) -> pd.DataFrame:
+    """`speedups` over every form of cp.async, with TMA's stores; its `form` in words.
+
+    Args:
+        frame: Rows of one run of `gemm_loads`.
+
+    Raises:
+        NotMeasured: There is no pair.
+    """
+    rows = frame[frame["stores"].ne("direct")]
+    tables = [
+        speedups(rows, "loads", loads).assign(form=words)
+        for loads, words in FORMS.items()
+        if len(having(rows, loads=loads))
+    ]
+    if not tables:
+        raise NotMeasured("no GEMM with cp.async's loads")
+    return pd.concat(tables, ignore_index=True)
 
 
-def gemm_tma_over_cp_async(frame: pd.DataFrame, schedule: str) -> Ratio:
-    """Rate of bf16 4096³ with TMA's loads over cp.async's, both with TMA's stores."""
-    return _at(frame, "loads", "cp_async", (4096, 4096, 4096), schedule=schedule, stores="tma")
+def gemm_tma_over_cp_async(schedule: str, loads: str = "cp_async") -> Callable[[pd.DataFrame], Ratio]:
+    """A headline figure: rate of bf16 4096³ with TMA's loads over cp.async's, both with TMA's stores.
+
+    Args:
+        schedule: Of both kernels.
+        loads: Form of cp.async's, one of FORMS.
+    """
+
+    def found(frame: pd.DataFrame) -> Ratio:
+        rows = having(frame, m=4096, n=4096, k=4096, dtype="bf16", schedule=schedule, stores="tma")
+        return paired(where(rows, loads="tma"), where(rows, loads=loads), "tflops")
+
+    return found
 
 
 def gemm_tma_store_over_direct_store(frame: pd.DataFrame) -> Ratio:
