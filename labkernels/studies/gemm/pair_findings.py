@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pandas as pd
 
 from labkernels.errors import NotMeasured
+from labkernels.studies.gemm.family import ELEMENT_BYTES, TILE_K_BYTES
+from labkernels.studies.gemm.pairs import TILES
 from labkernels.studies.stats import Ratio, having, paired, where
 
 SHAPE = ["m", "n", "k"]
@@ -99,3 +101,30 @@ def gemm_tma_store_over_direct_store(frame: pd.DataFrame) -> Ratio:
         return where(of, kernel=of.groupby("kernel")["tflops"].median().idxmax())
 
     return paired(best("tma"), best("direct"), "tflops")
+
+
+def counted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Counters of bf16 4096³ for each step of K 64 of a tile, by kernel.
+
+    Args:
+        frame: Rows of one run of `gemm_loads_counters`, with the columns of its run.
+
+    Returns:
+        Columns `schedule` and `loads`; of a step `cycles` (of an SM), `issued` and `lsu_wavefronts`; `busy`: share of
+        the SMs' cycles in which the LSU's data pipe was; `from_l2`: bytes that L2 reads, of those that arrive in SMs.
+
+    Raises:
+        NotMeasured: There are no such rows.
+    """
+    rows = where(frame, m=4096, n=4096, k=4096)
+    rows = rows[rows["schedule"].isin([PINGPONG, COOPERATIVE])]
+    areas = rows["schedule"].map({name: m * n for name, (m, n) in TILES.items()})
+    steps = rows["m"] * rows["n"] / areas * rows["k"] / (TILE_K_BYTES // ELEMENT_BYTES["bf16"])
+    cycles = rows["cycles"] * rows["sm_count"]
+    return rows.assign(
+        cycles=cycles / steps,
+        issued=rows["issued"] / steps,
+        lsu_wavefronts=rows["lsu_wavefronts"] / steps,
+        busy=rows["lsu_wavefronts"] / cycles,
+        from_l2=rows["l2_read_bytes"] / rows["sm_ingest_bytes"],
+    )
