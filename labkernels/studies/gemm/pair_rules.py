@@ -63,3 +63,28 @@ def _tma_in_large_gemms(frame: pd.DataFrame) -> tuple[bool, str]:
     return bool(square.min() > 1.08 and square.max() < 1.25 and wide.between(0.99, 1.06).all()), (
         f"TMA's rate over cp.async's: {span(square, 2)} at 128×128, {span(wide, 2)} at 128×256."
     )
+
+
+@RULES.rule(
+    "half_empty_tiles",
+    operands="A of a product with fewer rows than a tile has",
+    take="a tile that the rows fill; else cp.async.cg",
+    statement="TMA takes longer for tiles that reach past the tensor's end than for full ones. cp.async does not.",
+    scope="CUTLASS 4.2 ping-pong and cooperative kernels with tiles of 128 rows, bf16, 64 rows of A against 128, "
+    "N 28,672, K 8,192; time against time",
+)
+def _half_empty_tiles(frame: pd.DataFrame) -> tuple[bool, str]:
+    rows = where(frame, dtype="bf16", stores="tma", n=28672, k=8192)
+
+    def ratio(loads: str, schedule: str) -> float:
+        half, full = (where(rows, m=m, loads=loads, schedule=schedule)["duration_us"] for m in (64, 128))
+        return half.median() / full.median()
+
+    found_ratios = {
+        loads: [ratio(loads, schedule) for schedule in (found.PINGPONG, found.COOPERATIVE)]
+        for loads in ("tma", "cp_async_bypass")
+    }
+    tma, copied = found_ratios.values()
+    return bool(min(tma) > 1.03 and max(copied) < 1), (
+        f"Time with 64 rows over that with 128: {span(tma, 2)} by TMA, {span(copied, 2)} by cp.async past L1."
+    )
