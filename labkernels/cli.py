@@ -25,6 +25,7 @@ COMMANDS = {
     "ptx": "Print the PTX of one kernel, as it is assembled",
     "measure": "Run an experiment on this machine's GPU and store its rows",
     "batch": "Run chapters with parameter sets by papermill, on one GPU or many; resumes",
+    "compare": "Two GPUs, or a card and the others of its name, against each other",
     "headline": "The figures that README and introduction quote, per GPU",
     "check": "Check data/ against its schema, provenance and chapters; exit status says",
     "merge": "Take the runs of another data folder that are not here yet",

@@ -20,6 +20,9 @@ def entry(
     most: float | None = None,
     choices: tuple = (),
     power_of_two: bool = False,
+    label: str = "",
+    unit: str = "",
+    group: str = "",
 ) -> Any:
     """A field of a form.
 
@@ -30,9 +33,14 @@ def entry(
         most: largest value.
         choices: all values there are.
         power_of_two: whether it has to be one.
+        label: its name on a page, two or three words.
+        unit: of its value.
+        group: of fields that a page shows together.
     """
     limits = {"least": least, "most": most, "choices": choices, "power_of_two": power_of_two}
-    return field(default=default, metadata={"help": help, **limits})
+    return field(
+        default=default, metadata={"help": help, **limits, "label": label, "unit": unit, "group": group}
+    )
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,9 @@ class Entry:
     most: float | None
     choices: tuple
     power_of_two: bool
+    label: str
+    unit: str
+    group: str
 
     @property
     def required(self) -> bool:

@@ -18,6 +18,8 @@ class Mechanism:
         title: how a sentence calls it: loads by …, stores by …, … to other CTAs.
         ptx: its instruction.
         opcodes: SASS opcodes that prove it, each with the modifiers that matter, as in `UBLKCP.S.G`.
+        cute: its copy atom or function in CuTe (CUTLASS); empty where CUTLASS wraps none.
+        triton: what Triton's language lowers to it; empty where nothing does.
         source: memory it reads.
         destination: memory it writes.
         by_threads: whether every thread moves its own bytes; if not, one thread issues to the copy engine.
@@ -44,6 +46,8 @@ class Mechanism:
     hue: str
     dash: tuple[int, ...]
     generic: str = ""
+    cute: str = ""
+    triton: str = ""
     access_bytes: tuple[int, ...] = ()
     takes_tensor_map: bool = False
     counts_bytes: bool = False
@@ -81,6 +85,8 @@ MECHANISMS = {
             title="ld.global",
             ptx="ld",
             opcodes=("LDG",),
+            cute="UniversalCopy<uint128_t>",
+            triton="tl.load",
             source=GLOBAL,
             destination=SHARED,
             by_threads=True,
@@ -95,6 +101,8 @@ MECHANISMS = {
             title="cp.async",
             ptx="cp.async",
             opcodes=("LDGSTS",),
+            cute="SM80_CP_ASYNC_CACHEGLOBAL",
+            triton="tl.load in a loop with num_stages",
             source=GLOBAL,
             destination=SHARED,
             by_threads=True,
@@ -108,6 +116,7 @@ MECHANISMS = {
             title="bulk copy",
             ptx="cp.async.bulk",
             opcodes=("UBLKCP.S.G",),
+            cute="SM90_BULK_COPY_G2S",
             source=GLOBAL,
             destination=SHARED,
             by_threads=False,
@@ -121,6 +130,8 @@ MECHANISMS = {
             title="TMA",
             ptx="cp.async.bulk.tensor",
             opcodes=("UTMALDG",),
+            cute="SM90_TMA_LOAD",
+            triton="tensor_descriptor.load",
             source=GLOBAL,
             destination=SHARED,
             by_threads=False,
@@ -135,6 +146,7 @@ MECHANISMS = {
             title="TMA multicast",
             ptx="cp.async.bulk.tensor.multicast::cluster",
             opcodes=("UTMALDG.MULTICAST", "UBLKCP.S.G.MULTICAST"),
+            cute="SM90_TMA_LOAD_MULTICAST",
             source=GLOBAL,
             destination=CLUSTER,
             by_threads=False,
@@ -165,6 +177,7 @@ MECHANISMS = {
             title="stores",
             ptx="st.async",
             opcodes=("STAS",),
+            cute="store_shared_remote",
             generic="ST",
             source=SHARED,
             destination=CLUSTER,
@@ -194,6 +207,8 @@ MECHANISMS = {
             title="TMA store",
             ptx="cp.async.bulk.tensor",
             opcodes=("UTMASTG",),
+            cute="SM90_TMA_STORE",
+            triton="tensor_descriptor.store",
             source=SHARED,
             destination=GLOBAL,
             by_threads=False,
@@ -206,6 +221,7 @@ MECHANISMS = {
             title="bulk store",
             ptx="cp.async.bulk",
             opcodes=("UBLKCP.G.S",),
+            cute="SM90_BULK_COPY_S2G",
             source=SHARED,
             destination=GLOBAL,
             by_threads=False,
@@ -217,6 +233,8 @@ MECHANISMS = {
             title="TMA reduce",
             ptx="cp.reduce.async.bulk.tensor",
             opcodes=("UTMAREDG",),
+            cute="SM90_TMA_REDUCE_ADD",
+            triton="tensor_descriptor.atomic_add",
             source=SHARED,
             destination=GLOBAL,
             by_threads=False,
@@ -242,6 +260,8 @@ MECHANISMS = {
             title="st.global",
             ptx="st",
             opcodes=("STG",),
+            cute="UniversalCopy<uint128_t>",
+            triton="tl.store",
             source=SHARED,
             destination=GLOBAL,
             by_threads=True,

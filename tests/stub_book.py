@@ -8,7 +8,15 @@ data_dir: str = ""
 cell: int = 0
 seconds: float = 0.0"""
 
-ROWS = """import hashlib, os, time
+CHAPTER = """def Chapter(namespace, *experiments):
+    return experiments
+
+Chapter(globals(), "latency")
+"""
+
+ROWS = (
+    CHAPTER
+    + """import hashlib, os, time
 from datetime import UTC, datetime
 from labkernels.store import RUNS, Store, new_run_id
 
@@ -25,14 +33,18 @@ if measure:
     store.record(
         run
         | {"run_id": new_run_id(began), "started_utc": began, "experiment": "latency", "gpu_name": "stub"}
-        | {"gpu_uuid_hash": identity, "wall_s": (datetime.now(UTC) - began).total_seconds()},
+        | {"preset": preset, "gpu_uuid_hash": identity, "wall_s": (datetime.now(UTC) - began).total_seconds()},
         {"latency": [row | {"transfer_bytes": 16 * (number + 1)} for number in range(cell, cell + 2)]},
     )"""
+)
 
 OTHERS = {
     "fails": "raise ValueError('the third stage was never released')",
     "lacks": "from labkernels.errors import NotInstalled\nraise NotInstalled('ncu is not here: install it')",
     "partly": "from labkernels.book import NOT_HERE\nprint(f'{NOT_HERE}hints: ncu is not here')",
+    "shares": CHAPTER
+    + "import json, os\nfrom labkernels.store import Store\n"
+    + "print(len(Store(data_dir).read('latency', run_ids=[json.loads(os.environ['LABKERNELS_MEASURED'])['latency']])))",
     "picky": "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] != 'GPU-00000000-0000-0000-0000-000000000000'",
     "dies": "import os\nos._exit(3)",
     "elsewhere": ROWS.replace('os.environ["CUDA_VISIBLE_DEVICES"]', '"GPU-another"'),

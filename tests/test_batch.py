@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from stub_book import write
 
 from labkernels.book.batch import fleet
 from labkernels.book.batch.folder import BadBatch, BatchFolder, estimates
+from labkernels.book.batch.job import _shown
 from labkernels.book.batch.plan import BadParameterFile, plan
 from labkernels.cli import main
 from labkernels.commands import batch as command
@@ -168,13 +170,28 @@ def test_resuming_runs_what_failed_and_nothing_else(stub, tmp_path, data, capsys
 
 def test_a_dry_run_tells_the_minutes_and_runs_nothing(stub, tmp_path, capsys):
     assert stub(["rows"], "--dry-run") == (0, None)
-    assert "1 jobs, about 0.3 min" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert "1 jobs, about 0.4 min" in capsys.readouterr().out and not (tmp_path / "out").exists()
 
 
 def test_estimates_are_what_a_job_last_took(stub, tmp_path):
     _, value = stub(["rows"])
     jobs = BatchFolder(tmp_path / "out").jobs
     assert [*estimates(jobs, DATA).values()] == [value["jobs"][0]["seconds"]]
+
+
+def test_what_one_chapter_measured_is_not_measured_again_on_the_same_gpu(stub, tmp_path, data):
+    status, value = stub(["rows", "shares"])
+    of = {job["chapter"]: job for job in value["jobs"]}
+    assert status == 0, of["shares"]["error"]
+    assert of["rows"]["runs"] and not of["shares"]["runs"] and len(new_rows(data)) == 2
+    notebook = json.loads((tmp_path / "out" / "002-shares" / "notebook.ipynb").read_text())
+    assert notebook["cells"][-1]["outputs"][0]["text"] == ["2\n"]
+    batch = BatchFolder(tmp_path / "out")
+    job = next(job for job in batch.jobs if job.chapter == "shares")
+    shown = [_shown(job, batch.rows(), tmp_path / "private", gpu) for gpu in (*GPUS[:2], None)]
+    assert [set(one) for one in shown] == [{"latency"}, set(), set()]
+    full = replace(job, parameters={"preset": "full"})
+    assert _shown(full, batch.rows(), tmp_path / "private", GPUS[0]) == {}
 
 
 def test_gpus_that_are_not_there_are_refused(stub, monkeypatch, capsys):

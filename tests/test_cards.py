@@ -71,7 +71,7 @@ def test_a_card_without_the_cells_that_a_rule_needs_does_not_judge_it(store, gpu
 def test_a_run_is_as_fast_as_itself(store, gpu):
     shown = select.latest_run(store, EXPERIMENT, gpu)
     here, there = cards.shared(store, EXPERIMENT, shown, shown)
-    assert (cards._medians(here, "gbps") / cards._medians(there, "gbps")).eq(1).all()
+    assert (cards.medians(here, "gbps") / cards.medians(there, "gbps")).eq(1).all()
 
 
 def test_a_range_holds_the_figure_and_widens_with_another_card(store, gpu, by_card):

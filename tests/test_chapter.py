@@ -1,5 +1,6 @@
 """The first cell of every chapter: parameters checked by name and type, rows chosen, no measuring without a GPU."""
 
+import json
 from datetime import UTC, datetime
 from itertools import count
 
@@ -11,6 +12,7 @@ from labkernels.book.chapter import Chapter, ParameterError, check_parameters
 from labkernels.errors import NoGpu, NotInstalled, NotMeasured
 from labkernels.paths import BOOK
 from labkernels.store import RUNS, Store, new_run_id
+from labkernels.studies import select
 
 SECONDS = count()
 
@@ -79,6 +81,15 @@ def test_annotations_may_come_as_a_function():
 def test_what_does_not_exist_is_named_before_any_work(values, message):
     with pytest.raises(ParameterError, match=message):
         Chapter(namespace(**values), "latency")
+
+
+def test_what_a_batch_has_measured_is_not_measured_again(monkeypatch):
+    run_id = select.latest_run(Store(), "latency", preset="quick")
+    monkeypatch.setenv("LABKERNELS_MEASURED", json.dumps({"latency": run_id}))
+    monkeypatch.setattr("labkernels.studies.run.run", lambda *_: pytest.fail("it measured"))
+    chapter = Chapter(namespace(measure=True), "latency")
+    chapter.measure()
+    assert set(chapter.measured("latency")["run_id"]) == {run_id}
 
 
 def test_measuring_without_a_gpu_is_a_sentence():

@@ -171,52 +171,110 @@
     if (q.source === "l2" && tensor > l2) refuse(`source is l2, the tensor has ${tensor} bytes and L2 ${l2}: give source hbm, or as tensor_mib the part that is read again and again`);
     const measured = Object.keys(of.gpu).filter((name) => name.startsWith("sms_at_fan_out_")).map((name) => Number(name.slice(15)));
     if (!measured.includes(q.cluster)) refuse(`cluster is ${q.cluster}, measured were ${measured.sort((a, b) => a - b).join(", ")}: give one of them`);
-    return { pitch, tile, tensor, rows };
+    return { pitch, tile, tensor, rows, columns: Math.floor(pitch / q.row_bytes) };
   }
 
-  // The rules of labkernels/legality.py that a two-dimensional operand without a swizzle can break.
-  function reasons(mechanism, q, { pitch, tile, rows }, of) {
-    const found = [], bad = (holds, text) => holds || found.push(text);
-    const dense = q.rows === 1 || pitch === q.row_bytes;
-    const shared = q.stages * (roundUp(tile, 128) + 16), copy = copyBytes(q, pitch), aligned = q.alignment_bytes || ALLOCATED;
-    const moves = MECHANISMS[mechanism], passesOn = !moves.touches_global, isMade = q.source === "computed";
-    const inThreads = inRegisters(mechanism), brought = passesOn && !isMade;  // by TMA, before it is passed on
-    const alone = q.cluster === 1 && moves.crosses_ctas;
-    const nothing = isMade && !moves.crosses_ctas;
-    if (nothing) bad(false, "the tile is computed in shared memory: there is nothing to load");
-    else if (!(alone && passesOn)) {
-      bad(roundUp(q.threads, 32) * q.ctas_per_sm <= 2048, "more than 2048 threads on an SM");
-      const staged = !(inRegisters(mechanism) && q.consumer === "registers");
-      bad(!staged || shared <= SHARED_PER_CTA, `the pipeline takes ${shared} bytes of shared memory; a CTA may have ${SHARED_PER_CTA}`);
-      bad(!staged || roundUp(shared + 1024, 128) * q.ctas_per_sm <= SHARED_PER_SM, "the CTAs' pipelines exceed the SM's shared memory");
-      if (moves.by_threads && !passesOn) {
-        bad(moves.access_bytes.includes(copy), `its instructions move no ${copy} bytes at once`);
-      }
-      const byRun = !moves.by_threads && !moves.takes_tensor_map && !passesOn;
-      if (byRun) {
-        bad(tile % 16 === 0, "the tile is no multiple of 16 bytes");
-        bad(dense || (q.row_bytes % 16 === 0 && pitch % 16 === 0), "rows and pitch are no multiples of 16 bytes");
-        const columns = Math.floor(pitch / q.row_bytes);
-        const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
-        bad(steps.every((step) => step % 16 === 0), "tiles are no multiples of 16 bytes apart");
-      }
-      if (moves.takes_tensor_map || brought) {
-        bad(q.row_bytes % 16 === 0 && pitch % 16 === 0, "rows and pitch are no multiples of 16 bytes");
-        bad(boxesOf(q) || (q.row_bytes / q.element_bytes <= 256 && q.rows <= 256), "a side of the box has more than 256 elements");
-      }
-      if (byRun || moves.takes_tensor_map || brought) bad(aligned >= 16, "TMA needs an alignment of 16 bytes");
-      if (passesOn) bad(tile % (moves.by_threads ? copy : 16) === 0, "the tile is no multiple of 16 bytes, or of its alignment");
-      if (moves.counts_bytes || brought) bad(tile <= 2 ** 20 - 1, "the tile exceeds what a barrier counts");
+  // The rules of labkernels/legality.py that an operand of the form can break, in the same words.
+  const OCCUPANCY = "Hopper and Blackwell tuning guides, occupancy", ENCODE = "CUDA driver API, cuTensorMapEncodeTiled", BULK_COPY = "PTX ISA, cp.async.bulk";
+  function broken(mechanism, q, { pitch, tile, rows, columns }) {
+    const moves = MECHANISMS[mechanism], found = [], aligned = q.alignment_bytes || ALLOCATED, copy = copyBytes(q, pitch);
+    const isBulk = !moves.by_threads && !moves.takes_tensor_map;
+    const check = (holds, quantity, value, limit, fix, source) => holds || found.push([`${quantity}: ${limit}`, `${quantity} is ${value}, must be ${limit}. Fix: ${fix}. [${source}]`]);
+    const multiple = (quantity, value, fix, source) => check(value % 16 === 0, quantity, value, "a multiple of 16", fix, source);
+    const whole = (unit, source) => check(tile % unit === 0, "tile_bytes", tile, `a multiple of ${unit}`, `make a tile of ${roundUp(tile, unit)} bytes`, source);
+    const address = (source) => check(aligned >= 16, "alignment_bytes", aligned, "at least 16", "start the tensor on a multiple of 16 bytes", source);
+    const threads = roundUp(q.threads, 32) * q.ctas_per_sm, stage = roundUp(tile, 128) + 16, shared = q.stages * stage, cta = roundUp(shared + 1024, 128);
+    check(threads <= 2048, "threads per SM", threads, "at most 2048", "use fewer CTAs per SM or fewer threads", OCCUPANCY);
+    if (!(inRegisters(mechanism) && q.consumer === "registers")) {
+      check(shared <= SHARED_PER_CTA, "shared_bytes", shared, `at most ${SHARED_PER_CTA}`, `use a smaller tile or fewer stages; ${Math.floor(SHARED_PER_CTA / stage)} stages of this tile fit`, OCCUPANCY);
+      check(cta * q.ctas_per_sm <= SHARED_PER_SM, "shared bytes per SM", cta * q.ctas_per_sm, `at most ${SHARED_PER_SM}`, `use a smaller pipeline or fewer CTAs per SM; ${Math.floor(SHARED_PER_SM / cta)} fit`, OCCUPANCY);
     }
-    const held = Math.floor(Math.floor(tile / q.threads) / 4);
+    if (moves.access_bytes.length) check(moves.access_bytes.includes(copy), "alignment_bytes", copy, `one of ${moves.access_bytes.join(", ")}`, "move 16 bytes per instruction", `PTX ISA, ${moves.ptx}`);
+    if (moves.by_threads && !moves.touches_global) whole(copy, "PTX ISA, addresses as operands: aligned to the access size");
+    if (isBulk) whole(16, BULK_COPY);
+    if (isBulk && moves.touches_global) {
+      address(BULK_COPY);
+      const steps = [...(columns > 1 ? [q.row_bytes] : []), ...(rows > q.rows ? [pitch * q.rows] : [])];
+      for (const step of steps) multiple("bytes from tile to tile", step, `pad rows until tiles are ${roundUp(step, 16)} bytes apart`, BULK_COPY);
+    }
+    if (moves.takes_tensor_map) {
+      const split = "split the tensor along this dimension", side = "use a box side of 256 elements or fewer", wide = q.row_bytes / q.element_bytes;
+      for (const [name, extent] of [["shape[0]", columns * wide], ["shape[1]", rows]]) check(extent <= 2 ** 32, name, extent, "at most 4294967296", split, ENCODE);
+      if (!boxesOf(q)) {
+        check(wide <= 256, "tile[0]", wide, "at most 256", side, ENCODE);
+        check(q.rows <= 256, "rows", q.rows, "at most 256", side, ENCODE);
+      }
+      address(ENCODE);
+      multiple("row_bytes", q.row_bytes, `make tile[0] ${Math.floor(roundUp(q.row_bytes, 16) / q.element_bytes)} elements`, ENCODE);
+      multiple("the pitch", pitch, `pad dimension 0 until the stride is ${roundUp(pitch, 16)} bytes`, ENCODE);
+    }
+    if (moves.counts_bytes) check(tile <= 2 ** 20 - 1, "tile_bytes", tile, `at most ${2 ** 20 - 1}`, "spread the tile over more barrier phases", "PTX ISA, mbarrier contents: tx-count");
+    return found;
+  }
+
+  function illegal(mechanism, q, shape) {
+    const moves = MECHANISMS[mechanism], isMade = q.source === "computed";
+    if ((isMade && !moves.crosses_ctas) || (!moves.touches_global && q.cluster === 1)) return [];
+    const found = [mechanism, ...(isMade ? [] : moves.carriers)].flatMap((name) => broken(name, q, shape));
+    const byRun = !moves.by_threads && !moves.takes_tensor_map && !moves.crosses_ctas, isDense = q.rows === 1 || shape.pitch === q.row_bytes;
+    if (byRun && !isDense && (q.row_bytes % 16 || shape.pitch % 16))
+      found.push(["row_bytes: a multiple of 16", `row_bytes is ${q.row_bytes}, must be a multiple of 16. Fix: pad rows to ${roundUp(q.row_bytes, 16)} bytes, the pitch to ${roundUp(shape.pitch, 16)}. [${BULK_COPY}]`]);
+    const last = new Map(found.map(([key], at) => [key, at]));  // said once: the first text, at the place of the last
+    return found.filter(([key], at) => last.get(key) === at).map(([key]) => found.find(([one]) => one === key)[1]);
+  }
+
+  // What labkernels/model/advisor.py excludes, in the same words.
+  const NOBODY = "one CTA needs the tile: there is nobody to share it with";
+  function reasons(mechanism, q, shape, of) {
+    const found = illegal(mechanism, q, shape), bad = (holds, text) => holds || found.push(text);
+    const moves = MECHANISMS[mechanism], inThreads = inRegisters(mechanism), isMade = q.source === "computed" && !moves.crosses_ctas;
+    const held = Math.floor(Math.floor(shape.tile / q.threads) / 4);
     bad(!inThreads || held <= MOST_REGISTERS, `a thread would hold ${held} registers of a tile, of 255: give more threads or less rows`);
     bad(!inThreads || q.consumer === "registers" || q.stages > 1, "was measured with a tile in registers and two stages: give 2 stages");
+    bad(!moves.crosses_ctas || q.cluster > 1, NOBODY);
     bad(!q.index_rows || moves.by_threads || moves.crosses_ctas || "lookup_cycles" in (of[mechanism] ?? {}), "page-table loads were not measured");
-    bad(!alone, "one CTA needs the tile: there is nobody to share it with");
-    bad(!q.index_rows || !moves.crosses_ctas, "sharing indexed tiles was not measured");
-    bad(nothing || q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
-    if (!found.length) bad(formsIn(mechanism, q, { pitch, tile }, of).length > 0, `has no ${q.pipeline} pipeline`);
+    bad(!q.index_rows || !moves.crosses_ctas, `${moves.touches_global ? "multicast of" : "forwarding"} indexed tiles was not measured`);
+    if (isMade) bad(false, "the tile is computed in shared memory: there is nothing to load");
+    else bad(q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
+    if (!found.length) bad(formsIn(mechanism, q, shape, of).length > 0, `has no ${q.pipeline} pipeline`);
     return found;
+  }
+
+  function nothingLeft(excluded) {
+    const asked = Object.entries(excluded).filter(([, why]) => !why.includes(NOBODY)), names = new Map();
+    for (const [name, why] of asked) for (const one of why) names.set(one, [...(names.get(one) ?? []), name]);
+    const lines = [...names].sort((a, b) => b[1].length - a[1].length).map(([one, of]) => `${of.length === asked.length ? "all" : of.join(", ")}: ${one}`);
+    return ["no mechanism can take this operand", ...lines].join("\n");
+  }
+
+  // Where the operand lies outside what was measured, and the rules of thumb that speak of it.
+  function outside(q, shape, ranked, of) {
+    const said = [], { tile, pitch } = shape, copy = copyBytes(q, pitch);
+    const loads = ranked.map((one) => loadOf(one.mechanism, q, shape, of));
+    const asked = { tile_bytes: tile, row_bytes: q.row_bytes, stages: q.stages, ctas_per_sm: q.ctas_per_sm, threads: q.threads };
+    for (const [name, value] of Object.entries(asked)) {
+      const [least, most] = ["least", "most"].map((end) => Math.trunc(of.range[`${name}_${end}`]));
+      if (value < least || value > most) said.push(`${name} is ${value}; measured were ${least} to ${most}`);
+    }
+    if (copy < 16 && ranked.some((one) => MECHANISMS[one.mechanism].by_threads)) said.push(`threads copy ${copy} bytes at a time; measured were 16`);
+    if (q.swizzle === "none" && loads.some((one) => one.copies > Math.max(1, one.lookups))) said.push("a tile is several copies; measured was one, or one under each index");
+    if (loads[0].used_share < 1 && q.source === "hbm") said.push("rows with gaps: the share of HBM's rate that they waste is computed");
+    if (q.consumer === "registers" && !ranked.every((one) => MECHANISMS[one.mechanism].through_registers)) said.push("consumer is registers: reading them from shared memory is not in the times");
+    if (q.compute_cycles) said.push("compute_cycles: the constants are of pipelines that only copy");
+    return said;
+  }
+
+  const COMPARE = { "==": (a, b) => a === b, "!=": (a, b) => a !== b, "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b };
+  const literal = (text) => (text === "True" ? true : text === "False" ? false : /^['"]/.test(text) ? text.slice(1, -1) : Number(text));
+  function cited(q, { tile, pitch }, verdicts) {
+    const isDense = q.rows === 1 || pitch === q.row_bytes;
+    const said = { ...q, tile_bytes: tile, fan_out: q.cluster, is_dense: isDense, bytes_in_flight_per_sm: tile * q.stages * q.ctas_per_sm, slice_bytes: tile / q.cluster };
+    const holds = (part) => {
+      const [name, comparison, ...value] = part.split(" ");
+      return COMPARE[comparison](said[name], literal(value.join(" ")));
+    };
+    return verdicts.filter(({ applies_to: when }) => when.split(" and ").every(holds)
+      && (!q.index_rows || when.includes("index_rows")) && (copyBytes(q, pitch) === 16 || when.includes("fan_out")));
   }
 
   const inRegisters = (mechanism) => MECHANISMS[mechanism].through_registers && MECHANISMS[mechanism].touches_global;
@@ -304,7 +362,7 @@
     return { change, gain };
   }
 
-  function advise(q, of, form) {
+  function advise(q, of, form, verdicts) {
     const shape = require(q, of, form);
     const excluded = {};
     for (const name in MECHANISMS) {
@@ -314,7 +372,7 @@
     const preference = Object.keys(MECHANISMS);
     const ranked = preference.filter((name) => !(name in excluded))
       .map((name) => fastestForm(formsIn(name, q, shape, of).map((one) => predict(name, one, of))));
-    if (!ranked.length) throw new Refused(`no mechanism can take it: ${[...new Set(Object.values(excluded).flat())].join("; ")}`);
+    if (!ranked.length) throw new Refused(nothingLeft(excluded));
     for (const one of ranked) {
       const moves = MECHANISMS[one.mechanism], who = moves.by_threads && moves.touches_global ? one.mechanism : "tma";
       const start = of[who][`start_${q.source === "hbm" ? "hbm" : "l2"}_us`], bytes = (shape.tensor * q.cluster) / one.gbps / 1e3;
@@ -331,46 +389,75 @@
     const choice = direct || ranked.filter((one) => tied.includes(one.mechanism))
       .reduce((a, b) => (b.instructions - a.instructions || place(b) - place(a)) < 0 ? b : a);
     const in_cluster = q.cluster > 1 ? choice.share !== "alone" : null;
-    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...bestGain(q, choice, of, form, shape.pitch) };
+    const more = { rules: cited(q, shape, verdicts), outside: outside(q, shape, ranked, of), ...bestGain(q, choice, of, form, shape.pitch) };
+    return { choice: choice.mechanism, in_cluster, tied, ranked, excluded, ...more };
   }
 
-  const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  const number = (value) => value.toLocaleString("en", { maximumSignificantDigits: value < 1000 ? 3 : 4 });
+  const interval = (one) => `${number(one.time_us)} µs (${number(one.low_us)} to ${number(one.high_us)})`;
+  const make = (tag, text, parts = []) => {
+    const element = Object.assign(document.createElement(tag), text ? { textContent: text } : {});
+    element.append(...parts);
+    return element;
+  };
+  const list = (title, lines) => (lines.length ? [make("p", "", [make("strong", title)]), make("ul", "", lines.map((line) => make("li", line)))] : []);
 
-  function row(cells) {
+  function row(cells, heads) {
     const line = document.createElement("tr");
-    for (const text of cells) line.append(Object.assign(document.createElement("td"), { textContent: text }));
+    cells.forEach((text, at) => {
+      const cell = make("td", text);
+      cell.dataset.label = heads[at];
+      line.append(cell);
+    });
     return line;
   }
 
   function start(root) {
-    const { constants, others, meanings, mechanisms, form: entries } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+    const { constants, others, meanings, mechanisms, form: entries, rules, worthwhile } = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
     Object.assign(MECHANISMS, mechanisms);
-    const form = root.querySelector("form"), body = root.querySelector("tbody");
-    const answer = root.querySelector(".lab-decide-answer"), more = root.querySelector(".lab-decide-more");
+    const form = root.querySelector("form"), body = root.querySelector("tbody"), heads = [...root.querySelectorAll("thead th")].map((one) => one.textContent);
+    const answer = root.querySelector(".lab-decide-answer"), brief = root.querySelector(".lab-decide-brief"), more = root.querySelector(".lab-decide-more");
     const fields = [...form.elements].filter((field) => field.name);
-    const gpu = fields.find((field) => field.name === "gpu");
+    const gpu = fields.find((field) => field.name === "gpu"), preset = root.querySelector(".lab-decide-preset");
     const constantsOf = (name) => (name ? others[name].constants : constants);
 
     const kinds = Object.fromEntries(entries.map((one) => [one.name, one.kind]));
     const question = () =>
       Object.fromEntries(fields.filter((field) => field !== gpu).map(({ name, value }) => [name, kinds[name] === "str" ? value : Number(value || NaN)]));
 
+    function tell(advice) {
+      const chosen = advice.ranked.find((one) => one.mechanism === advice.choice), tied = advice.tied.filter((name) => name !== advice.choice);
+      answer.textContent = advice.choice + (advice.in_cluster === null ? "" : advice.in_cluster ? ", in a cluster" : ", without a cluster: neighboring CTAs");
+      brief.textContent = `${interval(chosen)}; ${chosen.binding} binds${tied.length ? `; no difference within 1.5%: ${tied.join(", ")}` : ""}`;
+      for (const one of advice.ranked)
+        body.append(row([[one.mechanism, one.share, one.form].filter(Boolean).join(", "), interval(one), number(one.gbps), `${one.binding}: ${meanings[one.binding]}`], heads));
+      const byText = new Map();
+      for (const [name, texts] of Object.entries(advice.excluded)) for (const text of texts) byText.set(text, [...(byText.get(text) ?? []), name]);
+      const why = [...byText].map(([text, names]) => [text.includes("measured"), `${names.join(", ")}: ${text}`]);
+      const warnings = [...(gpu.value ? [others[gpu.value].said] : []), ...advice.outside];
+      more.append(
+        ...(advice.gain >= worthwhile ? list("To gain most", [`${advice.change}: ${advice.gain.toFixed(2)} times as fast`]) : []),
+        ...list("Outside the measured range", warnings),
+        ...list("Rules that speak of this operand", advice.rules.map((rule) => `${rule.statement} (${rule.outcome}: ${rule.evidence})`)),
+        ...list("Impossible", why.filter(([isMissing]) => !isMissing).map(([, text]) => text)),
+        ...list("Not measured", why.filter(([isMissing]) => isMissing).map(([, text]) => text)),
+      );
+    }
+
     function show() {
       const begin = performance.now();
       body.replaceChildren();
-      more.textContent = "";
+      more.replaceChildren();
+      brief.textContent = "";
       try {
-        const advice = advise(question(), constantsOf(gpu.value), entries);
-        answer.textContent = advice.choice + (advice.in_cluster === null ? "" : advice.in_cluster ? ", in a cluster" : ", without a cluster: neighbouring CTAs");
-        if (advice.tied.length > 1) answer.textContent += ` (no difference: ${advice.tied.filter((name) => name !== advice.choice).join(", ")})`;
-        for (const one of advice.ranked)
-          body.append(row([[one.mechanism, one.share, one.form].filter(Boolean).join(", "), `${number(one.time_us)} µs`, `${number(one.low_us)} to ${number(one.high_us)}`, number(one.gbps), `${one.binding}: ${meanings[one.binding]}`]));
-        for (const [name, why] of Object.entries(advice.excluded)) body.append(row([name, why.every((one) => one.includes("measured")) ? "not measured" : "impossible", "", "", why.join("; ")]));
-        if (gpu.value) more.textContent = `${others[gpu.value].said}. `;
-        if (advice.gain > NO_DIFFERENCE) more.textContent += `To gain most: ${advice.change}, ${advice.gain.toFixed(2)} times as fast.`;
+        tell(advise(question(), constantsOf(gpu.value), entries, rules));
+        root.dataset.refused = "";
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
-        answer.textContent = error.message;
+        const [first, ...lines] = error.message.split("\n");
+        answer.textContent = first;
+        root.dataset.refused = "true";
+        more.append(...list("Why", lines));
       }
       root.dataset.milliseconds = performance.now() - begin;
     }
@@ -378,14 +465,18 @@
     function read() {
       const given = new URLSearchParams(location.hash.slice(1));
       for (const field of fields) if (given.has(field.name)) field.value = given.get(field.name);
+      preset.value = [...preset.options].some((one) => one.value === location.hash) ? location.hash : "";
       show();
     }
 
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("input", () => {
+    preset.addEventListener("change", () => preset.value && (location.hash = preset.value));
+    form.addEventListener("input", (event) => {
+      if (event.target === preset) return;
       const changed = fields.filter((field) => field.value !== field.dataset.default);
       const hash = new URLSearchParams(changed.map((field) => [field.name, field.value])).toString();
       history.replaceState(null, "", `${location.pathname}${location.search}${hash ? `#${hash}` : ""}`);
+      preset.value = "";
       show();
     });
     window.addEventListener("hashchange", () => {
@@ -397,7 +488,7 @@
     root.querySelector(".lab-decide-live").hidden = false;
     root.advise = (asked, name = "") => {
       try {
-        return advise(asked, constantsOf(name), entries);
+        return advise(asked, constantsOf(name), entries, rules);
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         return { error: error.message };

@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from labkernels.charts.tables import Table
+from labkernels.charts.text import span
 from labkernels.forms import Entry, entries
 from labkernels.mechanisms import MECHANISMS
 from labkernels.model import other_gpus
-from labkernels.model.advisor import PREFERENCE, Question, advise, fastest_form
+from labkernels.model.advisor import PREFERENCE, WORTHWHILE, Question, advise, fastest_form
 from labkernels.model.closed_form import (
     IN_CLUSTERS,
     TERMS,
@@ -22,18 +23,29 @@ from labkernels.model.closed_form import (
     predict,
 )
 from labkernels.operand import KIB
+from labkernels.store import Store
 
 _STYLE = """
-.lab-decide form { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: 0.6rem 1rem; }
-.lab-decide label { display: flex; flex-direction: column; justify-content: space-between; font-size: 0.85em; }
+.lab-decide fieldset { border: 0; border-top: 1px solid var(--pst-color-border, #ccc); margin: 0 0 0.8rem; padding: 0;
+  min-width: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(min(10.5rem, 46%), 1fr));
+  gap: 0.5rem 1rem; }
+.lab-decide legend { font-size: 1em; font-weight: bold; float: none; width: auto; padding: 0 0.6rem 0 0; margin: 0; }
+.lab-decide label { display: block; font-size: 0.85em; }
+.lab-decide label small { display: block; opacity: 0.85; line-height: 1.25; margin-top: 0.15rem; }
 .lab-decide input, .lab-decide select { color: inherit; background: transparent; border: 1px solid currentColor;
   border-radius: 3px; padding: 0.15rem 0.4rem; font: inherit; width: 100%; box-sizing: border-box; }
 .lab-decide option { color: #000; background: #fff; }
-.lab-decide-answer { font-size: 1.4em; font-weight: bold; margin: 1rem 0 0.3rem; }
+.lab-decide-sticky { position: sticky; top: 3rem; z-index: 5; background: var(--pst-color-background, #fff);
+  border-left: 0.3rem solid currentColor; padding: 0.3rem 0.8rem; margin: 0.6rem 0; }
+.lab-decide .lab-decide-answer { font-size: 1.25em; font-weight: bold; margin: 0; }
+.lab-decide .lab-decide-brief { margin: 0; font-size: 0.9em; }
 .lab-decide-scroll { overflow-x: auto; }
 .lab-decide table { font-size: 0.85em; border-collapse: collapse; color: inherit; margin: 0; width: 100%; }
 .lab-decide th, .lab-decide td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem; }
 .lab-decide tbody tr { border-top: 1px solid var(--pst-color-border, #ccc); background: transparent; }
+.lab-decide[data-refused="true"] table { display: none; }
+.lab-decide-more { font-size: 0.9em; }
+.lab-decide-more p, .lab-decide-more ul { margin: 0.4rem 0 0; }
 html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-decide) {
   background: transparent; color: inherit; padding: 0;
 }
@@ -41,6 +53,8 @@ html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-decid
 
 #: What the browser checks of each entry.
 _LIMITS = ("name", "least", "most", "choices", "power_of_two")
+
+_HEADS = ("mechanism, pipeline", "predicted time", "GB/s", "what binds")
 
 TYPICAL: dict[str, Question] = {
     "A or B of a GEMM, its own tile": Question(),
@@ -82,15 +96,39 @@ def typical(gpu: str) -> Table:
     rows = []
     for name, question in TYPICAL.items():
         advice = advise(question, gpu)
-        times = {one.mechanism: f"{one.time_us:,.1f}" for one in advice.ranked}
         chosen = next(one for one in advice.ranked if one.mechanism == advice.choice)
+        others = (f"{one.mechanism} {one.time_us:,.3g}" for one in advice.ranked if one is not chosen)
         rows.append(
-            {"operand": name, "take": advice.choice + (", no cluster" if advice.in_cluster is False else "")}
-            | {f"{mechanism}, µs": times.get(mechanism, "") for mechanism in PREFERENCE}
-            | {"binds": chosen.binding}
+            {
+                "operand": name,
+                "take": advice.choice + (", no cluster" if advice.in_cluster is False else ""),
+                "predicted, µs": f"{chosen.time_us:,.3g} ({chosen.low_us:,.3g} to {chosen.high_us:,.3g})",
+                "the others, µs": ", ".join(others) or "none",
+                "binds": chosen.binding,
+            }
         )
     links = {"operand": [address(question) for question in TYPICAL.values()]}
     return Table(pd.DataFrame(rows), description="Typical operands and what to take", links=links)
+
+
+def worked(gpu: str) -> dict[str, str]:
+    """K and V of a decode kernel, contiguous and by two kinds of index: time and mechanism; TMA's time of the last."""
+    said, names = (
+        {},
+        ("K or V, contiguous cache", "K or V, pages of 64 rows", "K or V, an index for each row"),
+    )
+    for key, name in zip(("kv", "kv_pages", "kv_rows"), names, strict=True):
+        advice = advise(TYPICAL[name], gpu)
+        by_name = {one.mechanism: one for one in advice.ranked}
+        said |= {key: f"{by_name[advice.choice].time_us:.3g}", f"{key}_take": advice.choice}
+    engine = by_name["tma_tile"]
+    return said | {"kv_rows_tma": f"{engine.time_us:.3g}", "kv_rows_binds": engine.binding}
+
+
+def lead(predictions: pd.DataFrame) -> str:
+    """TMA's predicted rate over that of cp.async, least and most along `along_in_flight`: `0.92 to 1.00`."""
+    rates = predictions.pivot(index="bytes_in_flight_per_sm", columns="mechanism", values="gbps")
+    return span(rates["tma_tile"] / rates["cp_async"], 2)
 
 
 def along_in_flight(gpu: str) -> pd.DataFrame:
@@ -122,6 +160,7 @@ def along_in_flight(gpu: str) -> pd.DataFrame:
 def traits() -> dict[str, dict[str, object]]:
     """What the form asks of each mechanism, those with the fewest busy threads first."""
     asked = (
+        "ptx",
         "by_threads",
         "touches_global",
         "crosses_ctas",
@@ -145,6 +184,16 @@ def _nested(of: Constants) -> dict[str, dict[str, float]]:
     for (way, name), value in of.items():
         found.setdefault(way, {})[name] = value
     return found
+
+
+def cited_rules(gpu: str) -> list[dict[str, str]]:
+    """The rules of thumb that speak of operands, with when they do and their verdict on the GPU."""
+    kept = ("statement", "outcome", "evidence", "applies_to")
+    return [
+        {name: row[name] or "" for name in kept}
+        for row in Store().records("verdicts")
+        if row["gpu"] == gpu and row["applies_to"]
+    ]
 
 
 class Form:
@@ -176,40 +225,59 @@ class Form:
             "meanings": TERMS,
             "mechanisms": traits(),
             "form": form,
+            "rules": cited_rules(self.gpu),
+            "worthwhile": WORTHWHILE,
         }
         data = json.dumps(given).replace("</", "<\\/")
+        heads = "".join(f'<th scope="col">{head}</th>' for head in _HEADS)
+        return (
+            f'<div class="lab-decide" role="group" aria-label="Decision form"><style>{_STYLE}</style>'
+            "<noscript><p>The form needs JavaScript; the table of typical operands below does not.</p></noscript>"
+            f'<div class="lab-decide-live" hidden><form>{self._presets()}'
+            '<div class="lab-decide-sticky" aria-live="polite"><p class="lab-decide-answer"></p>'
+            f'<p class="lab-decide-brief"></p></div>{self._groups()}</form>'
+            f'<div class="lab-decide-scroll" tabindex="0" role="region" aria-label="Mechanisms">'
+            f"<table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div>"
+            f'<div class="lab-decide-more"></div></div><script type="application/json">{data}</script></div>'
+        )
+
+    def _presets(self) -> str:
+        options = "".join(
+            f'<option value="{html.escape(address(question))}">{html.escape(name)}</option>'
+            for name, question in TYPICAL.items()
+        )
         names = "".join(
             f'<option value="{html.escape(name)}">{html.escape(name)}, projected</option>'
             for name in self.others
         )
-        fields = (
-            f'<label>GPU<select name="gpu" data-default=""><option value="">{html.escape(self.gpu)}</option>{names}'
-            "</select></label>"
-        ) + "".join(map(self._field, entries(Question)))
-        heads = "".join(
-            f'<th scope="col">{head}</th>'
-            for head in ("mechanism", "predicted time", "interval, µs", "GB/s", "what binds")
-        )
         return (
-            f'<div class="lab-decide" role="group" aria-label="Decision form"><style>{_STYLE}</style>'
-            "<noscript><p>The form needs JavaScript; the table of typical operands below does not.</p></noscript>"
-            f'<div class="lab-decide-live" hidden><form>{fields}</form>'
-            '<p class="lab-decide-answer" aria-live="polite"></p>'
-            f'<div class="lab-decide-scroll"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div>'
-            f'<p class="lab-decide-more"></p></div><script type="application/json">{data}</script></div>'
+            '<fieldset><legend>Start from</legend><label>Typical operand<select class="lab-decide-preset">'
+            f'<option value="">your own numbers</option>{options}</select></label><label>GPU'
+            f'<select name="gpu" data-default=""><option value="">{html.escape(self.gpu)}</option>{names}'
+            "</select></label></fieldset>"
+        )
+
+    def _groups(self) -> str:
+        groups: dict[str, str] = {}
+        for one in entries(Question):
+            groups[one.group] = groups.get(one.group, "") + self._field(one)
+        return "".join(
+            f"<fieldset><legend>{html.escape(name)}</legend>{fields}</fieldset>"
+            for name, fields in groups.items()
         )
 
     @staticmethod
     def _field(one: Entry) -> str:
-        label = html.escape(one.help.replace("`", ""))
+        label = html.escape(one.label + (f" ({one.unit})" if one.unit else ""))
+        note = f"<small>{html.escape(one.help.replace('`', ''))}</small>"
         shown = f"{one.default:g}" if one.kind is float else str(one.default)
         if one.choices:
             values = "".join(
                 f"<option{' selected' if value == one.default else ''}>{value}</option>"
                 for value in one.choices
             )
-            return f'<label>{label}<select name="{one.name}" data-default="{shown}">{values}</select></label>'
+            return f'<label>{label}<select name="{one.name}" data-default="{shown}">{values}</select>{note}</label>'
         return (
             f'<label>{label}<input name="{one.name}" type="number" min="{one.least}" max="{one.most}" step="any" '
-            f'value="{shown}" data-default="{shown}"></label>'
+            f'inputmode="decimal" value="{shown}" data-default="{shown}">{note}</label>'
         )

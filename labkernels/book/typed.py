@@ -15,7 +15,8 @@ _MEASURED = re.compile(
 )
 # Chosen or defined, though they look measured.
 _CHOSEN = re.compile(
-    r"95 % (?:bootstrap )?interval|5 % to 95 %|[Ww]ithin 15 % of|1 % or less|every 100 ms|flash-attn3-jax [\d.]+"
+    r"95 ?% of the best|95 ?% (?:bootstrap )?interval|5 ?% to 95 ?%|[Ww]ithin 15 ?% of|1 ?% or less|every 100 ms|"
+    r"flash-attn3-jax [\d.]+"
 )
 
 

@@ -72,14 +72,14 @@ def _run(batch: BatchFolder, devices: Sequence[str], scheduler: str | None) -> A
     elif len(devices) > 1:
         finished = fleet.on_devices(tasks, devices)
     else:
-        finished = fleet.one_by_one(tasks, devices[0])
+        finished = fleet.one_by_one(tasks, devices[0], batch.rows)
     expected = estimates([task[0] for task in tasks], batch.data)
     began, done, lost = time.monotonic(), 0.0, None
     try:
         for number, (job, outcome, files) in enumerate(finished, start=1):
             batch.keep(job, outcome, files)
             done += expected[job.name]
-            left = (math.fsum(expected.values()) - done) * (time.monotonic() - began) / done / 60
+            left = max(0.0, math.fsum(expected.values()) - done) * (time.monotonic() - began) / done / 60
             print(
                 f"{job.name}: {outcome.status}, {outcome.seconds:.0f} s; {number} of {len(tasks)}, "
                 f"about {left:.1f} min left",

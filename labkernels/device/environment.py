@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ PACKAGES = ("numpy", "pandas", "altair", "papermill", "jax", "flash-attn3-jax", 
 
 def package_versions() -> dict[str, str]:
     """Versions of the toolchain and of those `PACKAGES` that are installed."""
-    installed = {
-        distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()
-    }
-    return toolchain() | {name: installed[name] for name in PACKAGES if name in installed}
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)  # of several, the one that is imported
+    return toolchain() | found
 
 
 def describe(gpu: Gpu) -> dict[str, Any]:

@@ -42,6 +42,9 @@ ALLOCATED = 256  # bytes on whose multiples cuMemAlloc puts tensors
 SECTOR_BYTES = 32  # the least that is read from memory
 SETS = 3  # of registers that plain loads had under way at once, where the data stay there
 MOST_REGISTERS = 200  # of a thread's 255, for a tile under way
+WORTHWHILE = 1.05  # a change of the operand is worth a line from here on
+#: How a page groups the fields of a question.
+OPERAND, PIPELINE, SHARING, AROUND = "Operand", "Pipeline", "Sharing", "Kernel around it"
 NOBODY = "one CTA needs the tile: there is nobody to share it with"
 
 #: Which answer of the form decides a quantity of the operand.
@@ -136,59 +139,117 @@ class Question:
         BadArgument: a number that cannot be, or two that contradict each other.
     """
 
-    row_bytes: int = entry(128, help="bytes of a tile's row", least=1, most=MIB)
-    rows: int = entry(128, help="rows of a tile", least=1, most=MIB)
-    pitch_bytes: int = entry(
-        0, help="from a row to the next; 0 for rows that follow each other at once", least=0, most=2**40 - 1
+    row_bytes: int = entry(
+        128,
+        help="contiguous bytes of one row",
+        least=1,
+        most=MIB,
+        label="Row of a tile",
+        unit="bytes",
+        group=OPERAND,
     )
-    element_bytes: int = entry(2, help="bytes of an element", choices=ELEMENT_BYTES)
+    rows: int = entry(128, help="rows of a tile", least=1, most=MIB, label="Rows per tile", group=OPERAND)
+    pitch_bytes: int = entry(
+        0,
+        help="from the start of a row to the next; 0: rows follow each other without a gap",
+        least=0,
+        most=2**40 - 1,
+        label="Row pitch",
+        unit="bytes",
+        group=OPERAND,
+    )
+    element_bytes: int = entry(
+        2, help="size of an element", choices=ELEMENT_BYTES, label="Element", unit="bytes", group=OPERAND
+    )
     alignment_bytes: int = entry(
         0,
-        help="largest power of two that divides the tensor's address; 0 for 256, as allocations have",
+        help="largest power of two that divides the tensor's address; 0: 256, as allocated",
         least=0,
         most=MIB,
         power_of_two=True,
+        label="Alignment",
+        unit="bytes",
+        group=OPERAND,
     )
-    stages: int = entry(4, help="tiles that a CTA's shared memory holds", least=1, most=1024)
-    pipeline: str = entry(
-        "any",
-        help="`specialized`: warps that copy and warps that read; `multistage`: all threads do both; or `any`",
-        choices=("any", SPECIALIZED, MULTISTAGE),
+    tensor_mib: int = entry(
+        256, help="size of the whole tensor", least=1, most=MIB, label="Tensor", unit="MiB", group=OPERAND
     )
-    ctas_per_sm: int = entry(1, help="CTAs on an SM", least=1, most=32)
-    threads: int = entry(
-        128, help="threads of a CTA that copy a tile together, where threads copy", least=1, most=1024
-    )
-    cluster: int = entry(1, help="CTAs that need the same tile", least=1, most=16)
-    pace: str = entry(
-        "together",
-        help="whether those CTAs ask for a tile `together` or `apart`, by 1,000 cycles and more",
-        choices=("together", "apart"),
-    )
-    tensor_mib: int = entry(256, help="size of the tensor, MiB", least=1, most=MIB)
     source: str = entry(
         "hbm",
-        help="where the data lie: `hbm` or `l2`; `computed` where the cluster computes them in shared memory",
+        help="where the data is: in `hbm`, in `l2`, or `computed` by the cluster in shared memory",
         choices=("hbm", "l2", "computed"),
+        label="Source",
+        group=OPERAND,
+    )
+    index_rows: int = entry(
+        0,
+        help="rows that one index covers, as of a KV page; 0: no index",
+        least=0,
+        most=MIB,
+        label="Rows per index",
+        group=OPERAND,
+    )
+    stages: int = entry(
+        4, help="tiles that a CTA's shared memory holds", least=1, most=1024, label="Stages", group=PIPELINE
+    )
+    pipeline: str = entry(
+        "any",
+        help="`specialized`: some warps copy, others consume; `multistage`: every thread does both",
+        choices=("any", SPECIALIZED, MULTISTAGE),
+        label="Pipeline style",
+        group=PIPELINE,
+    )
+    ctas_per_sm: int = entry(
+        1, help="CTAs resident on one SM", least=1, most=32, label="CTAs per SM", group=PIPELINE
+    )
+    threads: int = entry(
+        128,
+        help="threads of a CTA that copy a tile together, where threads copy",
+        least=1,
+        most=1024,
+        label="Copying threads",
+        group=PIPELINE,
     )
     swizzle: str = entry(
         "none",
-        help="bank swizzle of TMA's boxes, whose rows are no wider than its span",
+        help="of shared memory; a TMA box is no wider than its span",
         choices=("none", "32B", "64B", "128B"),
-    )
-    index_rows: int = entry(
-        0, help="rows that one index covers (of a page, say); 0 for a regular tile", least=0, most=MIB
+        label="Swizzle",
+        group=PIPELINE,
     )
     issuers: int = entry(
-        1, help="producer warps that share the TMA copies of an indexed tile", least=1, most=32
+        1,
+        help="producer warps that share the TMA copies of a paged tile",
+        least=1,
+        most=32,
+        label="Producer warps, paged",
+        group=PIPELINE,
+    )
+    cluster: int = entry(
+        1, help="CTAs that need the same tile", least=1, most=16, label="Fan-out", unit="CTAs", group=SHARING
+    )
+    pace: str = entry(
+        "together",
+        help="whether these CTAs ask for a tile `together`, or `apart` by 1,000 cycles and more",
+        choices=("together", "apart"),
+        label="They ask",
+        group=SHARING,
     )
     compute_cycles: float = entry(
-        0.0, help="work on a tile behind which the copies hide, in cycles", least=0, most=10**9
+        0.0,
+        help="work on one tile that can hide its copy; 0: none",
+        least=0,
+        most=10**9,
+        label="Compute per tile",
+        unit="SM cycles",
+        group=AROUND,
     )
     consumer: str = entry(
         "shared",
-        help="where the data are needed: `shared` memory or `registers`",
+        help="where the kernel needs the data: in `shared` memory or in `registers`",
         choices=("shared", "registers"),
+        label="Needed in",
+        group=AROUND,
     )
 
     def __post_init__(self) -> None:
@@ -661,7 +722,7 @@ def describe(advice: Advice) -> str:
         for name, why in advice.excluded.items()
         for reason in why
     ]
-    if advice.change_gain > NO_DIFFERENCE:
+    if advice.change_gain >= WORTHWHILE:
         lines.append(f"to gain most: {advice.change}, {advice.change_gain:.2f} times as fast")
     lines += [f"rule {rule.id} ({rule.outcome}): {rule.statement}" for rule in advice.rules]
     lines += [f"outside the measured range: {what}" for what in advice.outside]

@@ -10,11 +10,11 @@ from labkernels.charts import grammar as charts
 _LOG = alt.Scale(type="log", nice=False)
 
 
-def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None) -> alt.TopLevelMixin:
-    """Predicted over measured throughput in four panels, with a band of 15 %; a click on the legend picks a mechanism.
+def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None = None) -> alt.TopLevelMixin:
+    """Predicted over measured throughput, a panel a set, with a band of 15 %; a click on the legend picks a mechanism.
 
     Args:
-        parts: four sets of configurations by the panel's title, in the form of `fit.predicted` with `cell`.
+        parts: sets of configurations by the panel's title, in the form of `fit.predicted` with `cell`.
         own: the reader's own rows in the same form, drawn into the first panel.
     """
     columns = ["mechanism", "panel", "cell", "median", "predicted_gbps", "ratio", "run_id"]
@@ -46,7 +46,7 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None) -> alt
     panels = [panel(table) for table in tables]
     if own is not None:
         panels[0] += charts.own_points(own.assign(gpu="your GPU"), x, "predicted_gbps")
-    return alt.vconcat(alt.hconcat(*panels[:2]), alt.hconcat(*panels[2:]))
+    return alt.vconcat(*(alt.hconcat(*panels[at : at + 2]) for at in range(0, len(panels), 2)))
 
 
 def splits(scores: pd.DataFrame) -> alt.LayerChart:

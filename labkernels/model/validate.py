@@ -58,16 +58,30 @@ def another_card(store: Store, gpu: str) -> pd.DataFrame:
     """
     of = _constants(store, gpu)
     cards = store.read(RUNS).set_index("run_id")["gpu_uuid_hash"]
-    parts = []
+    runs = {}
     for name in ("pipelines", "multicast_fair"):
         quick, full = (select.latest_run(store, name, gpu, preset=preset) for preset in ("quick", "full"))
         if quick and full and cards[quick] != cards[full]:
-            frame = select.rows(store, name, [quick])
-            one = contiguous(frame, name, starts(of)) if name == "pipelines" else pipelines(frame, name)
-            parts.append(one)
-    if not parts:
+            runs[name] = quick
+    if not runs:
         raise NotMeasured(f"no quick runs of another {gpu} than that of the fit")
-    return _cells(predicted(pd.concat(parts, ignore_index=True), of), "another card")
+    return beside(store, runs, of, "another card")
+
+
+def beside(store: Store, runs: Mapping[str, str], of: Constants, name: str) -> pd.DataFrame:
+    """One run each of `pipelines` and `multicast_fair`, by the experiment's name, with predictions.
+
+    Columns as `another_card`; `name` is that of the set.
+    """
+    parts = []
+    for experiment, run_id in runs.items():
+        frame = select.rows(store, experiment, [run_id])
+        parts.append(
+            contiguous(frame, experiment, starts(of))
+            if experiment == "pipelines"
+            else pipelines(frame, experiment)
+        )
+    return _cells(predicted(pd.concat(parts, ignore_index=True), of), name)
 
 
 def broadcast(store: Store, gpu: str) -> pd.DataFrame:

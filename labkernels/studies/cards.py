@@ -36,9 +36,14 @@ _OF_NO_CELL = {
 }
 
 
-#: What an experiment measures: the first of these that its table has.
-QUANTITIES = ("gbps", "bytes_per_clock_per_sm", "arrived_cycles", "cycles_median", "duration_us")
-
+#: What an experiment measures: the first of these that its table has; and whether it is a rate, or a time.
+IS_RATE = {
+    "gbps": True,
+    "bytes_per_clock_per_sm": True,
+    "arrived_cycles": False,
+    "cycles_median": False,
+    "duration_us": False,
+}
 
 CELL_COLUMNS = ["experiment", "quantity", "preset", "cards", "cells", "lowest", "highest", "p05", "p95"]
 
@@ -64,26 +69,39 @@ def _newest(store: Store, experiment: str, gpu: str, among: set[str]) -> str | N
     return select.latest_run(store, experiment, gpu, without=others)
 
 
-def alike(store: Store, experiment: str, by_card: dict[str, set[str]]) -> dict[str, str]:
-    """The newest run of each card, all of one preset: that which most cards have run, of several the full one."""
+def by_preset(store: Store, experiment: str, by_card: dict[str, set[str]]) -> dict[str, dict[str, str]]:
+    """For each preset the newest run of each card that has one; the full preset comes first."""
     runs = store.read(RUNS)
     runs = runs[runs["experiment"].eq(experiment) & runs["run_id"].isin(set().union(*by_card.values()))]
     newest = runs.groupby(["preset", "gpu_uuid_hash"])["run_id"].max()
-    of_presets = [
-        newest[preset].to_dict() for preset in sorted(set(runs["preset"]))
-    ]  # full comes before quick
-    return max(of_presets, key=len, default={})
+    return {preset: newest[preset].to_dict() for preset in sorted(set(runs["preset"]))}  # full before quick
+
+
+def alike(store: Store, experiment: str, by_card: dict[str, set[str]]) -> dict[str, str]:
+    """The newest run of each card, all of one preset: that which most cards have run, of several the full one."""
+    return max(by_preset(store, experiment, by_card).values(), key=len, default={})
+
+
+def quantity_of(store: Store, experiment: str) -> str | None:
+    """What an experiment measures, of `IS_RATE`; None if none of these."""
+    columns = store.tables[named(experiment).table()].columns
+    return next((name for name in IS_RATE if name in columns), None)
+
+
+def tells(store: Store, experiment: str) -> list[str]:
+    """The columns that tell an experiment's cells apart."""
+    fields = store.tables[named(experiment).table()].fields
+    found = [one.name for one in fields if one.type in ("string", "integer", "boolean")]
+    return [name for name in found if name != "run_id" and name not in _OF_NO_CELL]
 
 
 def shared(store: Store, experiment: str, *run_ids: str) -> list[pd.DataFrame]:
     """Rows of each of some runs, of the cells that all of them measured; `cell` tells these apart."""
-    fields = store.tables[named(experiment).table()].fields
-    tells = [one.name for one in fields if one.type in ("string", "integer", "boolean")]
-    tells = [name for name in tells if name != "run_id" and name not in _OF_NO_CELL]
+    columns = tells(store, experiment)
 
     def rows(run_id: str) -> pd.DataFrame:
         frame = select.rows(store, experiment, [run_id])
-        return frame.assign(cell=pd.util.hash_pandas_object(frame[tells].astype(str), index=False))
+        return frame.assign(cell=pd.util.hash_pandas_object(frame[columns].astype(str), index=False))
 
     frames = [rows(run_id) for run_id in run_ids]
     of_all = set.intersection(*(set(frame["cell"]) for frame in frames))
@@ -135,18 +153,16 @@ def cells(store: Store, gpu: str) -> pd.DataFrame:
     presets = store.read(RUNS).set_index("run_id")["preset"]
     found = []
     for experiment in studies():
-        columns = store.tables[named(experiment).table()].columns
-        quantity = next((name for name in QUANTITIES if name in columns), None)
-        runs = alike(store, experiment, by_card)
+        quantity, runs = quantity_of(store, experiment), alike(store, experiment, by_card)
         if quantity is None or len(runs) < 2:
             continue
         frames = shared(store, experiment, *runs.values())
-        medians = pd.DataFrame(
-            {card: _medians(frame, quantity) for card, frame in zip(runs, frames, strict=True)}
+        of_cell = pd.DataFrame(
+            {card: medians(frame, quantity) for card, frame in zip(runs, frames, strict=True)}
         )
-        if medians.empty:
+        if of_cell.empty:
             continue
-        ratios = medians.div(medians.median(axis=1), axis=0)
+        ratios = of_cell.div(of_cell.median(axis=1), axis=0)
         of_cards, every = ratios.median(), ratios.stack()
         found.append(
             {
@@ -164,11 +180,13 @@ def cells(store: Store, gpu: str) -> pd.DataFrame:
     return pd.DataFrame(found, columns=CELL_COLUMNS)
 
 
-def _medians(frame: pd.DataFrame, quantity: str) -> pd.Series:
+def medians(frame: pd.DataFrame, quantity: str) -> pd.Series:
+    """Median of a quantity over the rounds of each cell."""
     return frame.groupby("cell")[quantity].median()
 
 
-def _outcome(rule: Rule, frames: list[pd.DataFrame]) -> bool | None:
+def outcome(rule: Rule, frames: list[pd.DataFrame]) -> bool | None:
+    """Whether a rule holds in some rows of its experiments; None where they do not say."""
     try:
         return bool(rule.judge(*frames)[0])
     except NotMeasured:
@@ -194,7 +212,7 @@ def rules(store: Store, gpu: str) -> pd.DataFrame:
             if None in others or tuple(others) == verdict.run_ids:
                 continue
             pairs = [pair(*one) for one in zip(names, verdict.run_ids, others, strict=True)]
-            here, there = (_outcome(verdict.rule, list(side)) for side in zip(*pairs, strict=True))
+            here, there = (outcome(verdict.rule, list(side)) for side in zip(*pairs, strict=True))
             if here == holds and there is not None:
                 outcomes.append(there)
         found.append({"rule": verdict.rule.id, "cards": len(outcomes), "cards_hold": sum(outcomes)})

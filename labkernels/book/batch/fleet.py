@@ -2,8 +2,9 @@
 
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkernels.book.batch.job import FAILED, Outcome, execute
@@ -24,12 +25,20 @@ class NoScheduler(LabError):
     """The scheduler cannot be reached, or was lost; what was complete is kept."""
 
 
-def one_by_one(tasks: Sequence[Task], device: str | None) -> Iterator[Finished]:
-    """The jobs on one GPU or, of chapters that measure nothing, on none; one whose process died is run once more."""
+def one_by_one(
+    tasks: Sequence[Task], device: str | None, measured: Callable[[], Sequence[Path]]
+) -> Iterator[Finished]:
+    """The jobs on one GPU or, of chapters that measure nothing, on none; one whose process died is run once more.
+
+    Args:
+        tasks: the jobs.
+        device: the GPU.
+        measured: folders of rows that the batch has; what they have is not measured again.
+    """
     for task in tasks:
-        outcome, files = execute(*task, device)
+        outcome, files = execute(*task, device, measured())
         if outcome.status == FAILED and not outcome.in_notebook:
-            outcome, files = execute(*task, device)
+            outcome, files = execute(*task, device, measured())
         yield task[0], outcome, files
 
 

@@ -5,7 +5,8 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -85,10 +86,17 @@ class BatchFolder:
         return found
 
     def todo(self) -> list[Job]:
-        """The jobs that did not come to an end, and those that failed; the longest first."""
+        """The jobs that did not come to an end, and those that failed.
+
+        The longest come first; but last those whose experiments all are in others', since they find them measured.
+        """
         ended = {name for name, one in self.outcomes().items() if one.status != FAILED}
         estimate = estimates(self.jobs, self.data)
-        return sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -estimate[job.name])
+        jobs = sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -estimate[job.name])
+        measuring = Counter(name for job in jobs for name in job.experiments)
+        return sorted(
+            jobs, key=lambda job: bool(job.experiments) and all(measuring[n] > 1 for n in job.experiments)
+        )
 
     def keep(self, job: Job, outcome: Outcome, files: bytes) -> None:
         """Store what came of a job, in one step."""
@@ -110,8 +118,12 @@ class BatchFolder:
         Raises:
             StoreError: rows that do not match their schema.
         """
-        done = [name for name, one in self.outcomes().items() if one.status == DONE and one.runs]
-        return [run for name in done for run in store.merge(self.root / name / DATA_FOLDER)]
+        return [run for folder in self.rows() for run in store.merge(folder)]
+
+    def rows(self) -> list[Path]:
+        """Folders with the rows of all jobs that are done."""
+        outcomes = self.outcomes().items()
+        return [self.root / name / DATA_FOLDER for name, one in outcomes if one.status == DONE and one.runs]
 
 
 def _seconds() -> dict[str, float]:
@@ -122,13 +134,16 @@ def _seconds() -> dict[str, float]:
 
 
 def estimates(jobs: Sequence[Job], data: Path) -> dict[str, float]:
-    """Seconds of each job by name: as it last took here; else a guess for its text, and its experiments as stored."""
+    """Seconds of each job by name: as it last took here; else a guess for its text, and its experiments as stored.
+
+    What several jobs measure alike is counted once.
+    """
     known = _seconds()
     runs = Store(data).read(RUNS)
-    measured: Mapping[Any, float] = runs.groupby(["experiment", "preset"])["wall_s"].agg(median).to_dict()
-
-    def guess(job: Job) -> float:
+    measured: dict[Any, float] = runs.groupby(["experiment", "preset"])["wall_s"].agg(median).to_dict()
+    found = {}
+    for job in jobs:
         preset = job.parameters.get("preset", "quick")
-        return UNKNOWN_S + sum(measured.get((one, preset), 0.0) for one in job.experiments if job.writes)
-
-    return {job.name: known.get(job.key) or guess(job) for job in jobs}
+        asked = [(one, preset) for one in job.experiments if job.writes]
+        found[job.name] = known.get(job.key) or UNKNOWN_S + sum(measured.pop(one, 0.0) for one in asked)
+    return found

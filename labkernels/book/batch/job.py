@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from typing import Any
 
 import nbformat
 
-from labkernels.book import NOT_HERE
+from labkernels.book import MEASURED, NOT_HERE
 from labkernels.book.batch.plan import Job
 from labkernels.store import RUNS
 
@@ -57,7 +57,9 @@ class Outcome:
     seconds: float
 
 
-def execute(job: Job, source: str, data: str, device: str | None = None) -> tuple[Outcome, bytes]:
+def execute(
+    job: Job, source: str, data: str, device: str | None = None, measured: Iterable[Path] = ()
+) -> tuple[Outcome, bytes]:
     """Execute a job in a folder of its own that is gone afterwards.
 
     Args:
@@ -65,6 +67,7 @@ def execute(job: Job, source: str, data: str, device: str | None = None) -> tupl
         source: its notebook.
         data: folder of the stored tables; the job sees it and writes beside it.
         device: GPU, as CUDA_VISIBLE_DEVICES takes it; by default the one that this process has.
+        measured: folders of rows; what they have of the job's experiments, by its preset and GPU, is taken from there.
 
     Returns:
         What became of it, and its folder as a tar archive: notebook, log and the new rows.
@@ -80,6 +83,7 @@ def execute(job: Job, source: str, data: str, device: str | None = None) -> tupl
             stored = Path(parameters.get("data_dir") or data).resolve()
             shutil.copytree(stored, private, copy_function=os.symlink)
             parameters["data_dir"] = str(private)
+            environment[MEASURED] = json.dumps(_shown(job, measured, private, device))
         (home / "source.ipynb").write_text(source, "utf8")
         (home / "parameters.json").write_text(json.dumps(parameters), "utf8")
         given = [home / "source.ipynb", home / NOTEBOOK, home / "parameters.json", os.getpid()]
@@ -88,7 +92,7 @@ def execute(job: Job, source: str, data: str, device: str | None = None) -> tupl
             status = subprocess.run(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             ).returncode
-        runs = [*_new_runs(private)]
+        runs = _new_runs(private)
         found = _verdict(home, status)
         if device and (others := _on_others(runs, device)):
             found = (FAILED, f"{others} measured, not {device}: nothing of it is kept", False)
@@ -105,22 +109,47 @@ def execute(job: Job, source: str, data: str, device: str | None = None) -> tupl
         return outcome, _packed(home)
 
 
-def _new_runs(private: Path) -> Iterator[dict[str, str]]:
-    """Take away what the job was shown of the stored tables; the rows of the runs that it added."""
-    for path in [*private.rglob("*")]:
-        if path.is_symlink():
-            path.unlink()
-    for path in sorted((private / RUNS).glob("*.csv")):
+def _runs(folder: Path) -> Iterator[dict[str, str]]:
+    """Rows of the run table in a folder."""
+    for path in sorted((folder / RUNS).glob("*.csv")):
         with path.open(newline="", encoding="utf8") as file:
             yield from csv.DictReader(file)
 
 
+def _new_runs(private: Path) -> list[dict[str, str]]:
+    """Take away what the job was shown of the stored tables; the rows of the runs that it added."""
+    for path in [*private.rglob("*")]:
+        if path.is_symlink():
+            path.unlink()
+    return [*_runs(private)]
+
+
+def _shown(job: Job, measured: Iterable[Path], private: Path, device: str | None) -> dict[str, str]:
+    """Show a job the runs that it need not measure again; their ids by experiment."""
+    found, preset = {}, job.parameters.get("preset", "quick")
+    for folder in measured:
+        for run in _runs(folder):
+            if run["experiment"] not in job.experiments or run["preset"] != preset or not _is_of(run, device):
+                continue
+            found[run["experiment"]] = run["run_id"]
+            for path in folder.glob(f"*/{run['run_id']}*.csv"):
+                shown = private / path.relative_to(folder)
+                shown.parent.mkdir(parents=True, exist_ok=True)
+                if not shown.exists():
+                    shown.symlink_to(path.resolve())
+    return found
+
+
+def _is_of(run: dict[str, str], device: str | None) -> bool:
+    """Whether a run names this GPU, given by its UUID."""
+    own = hashlib.sha256((device or "").removeprefix("GPU-").encode()).hexdigest()
+    return own.startswith(run["gpu_uuid_hash"])
+
+
 def _on_others(runs: list[dict[str, str]], device: str) -> str:
     """Hashes of the GPUs that rows name, where the job was given another by its UUID."""
-    if not device.startswith("GPU-"):
-        return ""
-    own = hashlib.sha256(device.removeprefix("GPU-").encode()).hexdigest()
-    return ", ".join(sorted({h for run in runs if not own.startswith(h := run["gpu_uuid_hash"])}))
+    others = {run["gpu_uuid_hash"] for run in runs if not _is_of(run, device)}
+    return ", ".join(sorted(others)) if device.startswith("GPU-") else ""
 
 
 def _outputs(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:

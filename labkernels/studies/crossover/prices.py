@@ -35,7 +35,7 @@ SIZES = tuple(n * KIB for n in (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192))
 
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
     """As `stats.spread` of `gbps` over the rounds of each cell, with all of them, in order, in `samples`."""
-    samples = frame.sort_values("round").groupby(CELL, dropna=False)["gbps"].agg(np.array).rename("samples")
+    samples = frame.sort_values("round").groupby(CELL, dropna=False)["gbps"].apply(np.array).rename("samples")
     return spread(frame, CELL, "gbps").merge(samples.reset_index(), on=CELL)
 
 

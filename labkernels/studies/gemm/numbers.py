@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from labkernels.charts.text import change
+from labkernels.charts.text import change, span
 from labkernels.studies.gemm import findings as found
 from labkernels.studies.gemm import heuristic
 from labkernels.studies.stats import having, where
@@ -180,3 +180,30 @@ def rule(
         "cycles_p95": f"{cycles.quantile(0.95):.3f}",
         "regret_worst": f"{worst['regret']:.2f} at {worst['shape']}, tile {worst['tile']}",
     } | {name: f"{p95[other]:.2f}" for name, other in others}
+
+
+def library_clusters(launched: pd.DataFrame, beside: pd.DataFrame) -> dict[str, str | int]:
+    """How often the library takes clusters, and who is faster where the rule takes another.
+
+    Args:
+        launched: of `library_clusters.launches`.
+        beside: of `library_clusters.beside_rule`.
+    """
+    sizes = launched["cluster_size"]
+    differ = beside[~beside["same"]]
+    alike = launched.groupby(found.SHAPE)[["tile", "stages", "cluster"]].nunique().eq(1).all(axis=1)
+    return {
+        "library_shapes": len(alike),
+        "library_alike": int(alike.sum()),
+        "library_products": len(launched),
+        "library_clustered": int(sizes.gt(1).sum()),
+        "library_pairs": int(sizes.eq(2).sum()),
+        "library_fours": int(sizes.eq(4).sum()),
+        "library_eights": int(sizes.eq(8).sum()),
+        "library_compared": len(beside),
+        "library_same": int(beside["same"].sum()),
+        "library_faster": int(differ["high"].lt(1).sum()),
+        "library_slower": int(differ["low"].gt(1).sum()),
+        "library_ratio": f"{differ['ratio'].median():.3f}",
+        "library_span": span(differ["ratio"], 3),
+    }

@@ -34,7 +34,7 @@ def rates(frame: pd.DataFrame) -> pd.DataFrame:
         frame: rows of one run of `stores`.
     """
     ours = frame[frame["mechanism"].ne("library")]
-    samples = ours.sort_values("round").groupby(CELL, dropna=False)["gbps"].agg(np.array).rename("samples")
+    samples = ours.sort_values("round").groupby(CELL, dropna=False)["gbps"].apply(np.array).rename("samples")
     table = spread(ours, CELL, "gbps").merge(samples.reset_index(), on=CELL).assign(form="")
     for name, equal in FORMS.items():
         table.loc[having(table, **equal).index, "form"] = name
