@@ -96,7 +96,7 @@ def step_cycles(mechanism: str, product: Product, of: Constants) -> float:
 def product_cycles(mechanism: str, product: Product, of: Constants) -> float:
     """Cycles of a whole product of a CTA, in units of the clock that tensor cores alone would have.
 
-    Its steps, longer at the power limit by what the copies draw, and its stores; or device memory, if that takes longer.
+    Its steps, longer at the power limit by what the copies draw, and its stores; or device memory, if that is slower.
     """
     steps = product.row_bytes / product.step_bytes
     drawn = 1 + of[way(mechanism), POWER] * product.bytes_per_flop

@@ -57,19 +57,20 @@ def speedups(frame: pd.DataFrame, axis: str, baseline: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def over_forms(frame: pd.DataFrame) -> pd.DataFrame:
-    """`speedups` over every form of cp.async, with TMA's stores; its `form` in words.
+def over_forms(frame: pd.DataFrame, *forms: str) -> pd.DataFrame:
+    """`speedups` over forms of cp.async, with TMA's stores; the `form` in words.
 
     Args:
         frame: Rows of one run of `gemm_loads`.
+        forms: Of FORMS; by default all.
 
     Raises:
         NotMeasured: There is no pair.
     """
     rows = frame[frame["stores"].ne("direct")]
     tables = [
-        speedups(rows, "loads", loads).assign(form=words)
-        for loads, words in FORMS.items()
+        speedups(rows, "loads", loads).assign(form=FORMS[loads])
+        for loads in forms or FORMS
         if len(having(rows, loads=loads))
     ]
     if not tables:

@@ -21,7 +21,7 @@ def _large(frame: pd.DataFrame, form: str) -> pd.DataFrame:
     Raises:
         NotMeasured: There are none.
     """
-    table = where(found.over_forms(frame), form=found.FORMS[form])
+    table = found.over_forms(frame, form)
     table = table[table[found.SHAPE].min(axis=1).ge(found.COMPUTE_BOUND)]
     table = table[table["schedule"].isin([found.PINGPONG, found.COOPERATIVE])]
     if table.empty:
