@@ -54,6 +54,7 @@ def maps_of(lines: list[tuple[str, str]]) -> dict[int, bool]:
     """For each generic access, whether its address is another CTA's: values are followed forwards, in code order."""
     state: dict[str, str] = {}  # register -> "mapped" or "rank"
     found = {}
+    clustered = any(opcode.startswith("UCGABAR") for opcode, _ in lines)
     for at, (opcode, rest) in enumerate(lines):
         base = opcode.split(".")[0]
         inside = re.search(r"\[(U?R\d+)", re.sub(r"desc\[\w+\]", "", rest))
@@ -69,7 +70,8 @@ def maps_of(lines: list[tuple[str, str]]) -> dict[int, bool]:
         if base in ("S2R", "S2UR", "CS2R") and "SR_CgaCtaId" in rest:
             new = "rank"
         elif base in ("PRMT", "UPRMT") and "0x654" in rest:
-            new = None if used and state.get(used[0]) == "rank" else "mapped"
+            alone = operands[0].endswith("RZ") and not clustered  # rank 0 of a cluster of one
+            new = None if alone or (used and state.get(used[0]) == "rank") else "mapped"
         elif base in ("MOV", "UMOV", "R2UR") or opcode.startswith(("IMAD.MOV", "IMAD.U32", "UIMAD.MOV")):
             new = next((state[r] for r in used if r in state), None)
         elif (base in ("IADD3", "UIADD3", "VIADD", "IADD") and ".X" not in opcode) or "IMAD.IADD" in opcode:
@@ -81,6 +83,21 @@ def maps_of(lines: list[tuple[str, str]]) -> dict[int, bool]:
         state.pop(first[0], None)
         if new:
             state[first[0]] = new
+    return found
+
+
+def exchanges(lines: list[tuple[str, str]]) -> set[int]:
+    """Compare-and-exchanges on any memory, and the loads and stores that stand for them in local memory."""
+    found, open_for = (
+        set(),
+        {},
+    )  # address as written -> instructions that are left to find its load and store in
+    for at, (opcode, rest) in enumerate(lines):
+        address = (re.search(r"\[(U?R\d+)[^\]]*\]", rest) or [""])[0]
+        if opcode.startswith("ATOM.") and ".CAS" in opcode and "desc[" not in rest and ".64]" not in rest:
+            open_for[address] = at
+        if opcode.split(".")[0] in ("LD", "ST", "ATOM") and at - open_for.get(address, -99) <= 24:
+            found.add(at)
     return found
 
 
@@ -96,12 +113,14 @@ def count(text: str) -> dict[str, Counter[str]]:
         elif match := LINE.match(line):
             lines.append((match[1], match[2]))
     for name, body in bodies.items():
-        mapped = maps_of(body) if sm >= 90 else {}
+        mapped, anywhere = (maps_of(body), exchanges(body)) if sm >= 90 else ({}, set())
         counts: Counter[str] = Counter()
         for at, (opcode, rest) in enumerate(body):
             if found := kind(opcode, rest, sm):
+                base = opcode.split(".")[0]
+                if at in anywhere:
+                    found = {"LD": "generic_load", "ST": "generic_store", "ATOM": "atomic"}[base]
                 if mapped.get(at):
-                    base = opcode.split(".")[0]
                     found = {"LD": "dsm_load", "ST": "dsm_store", "ATOM": "dsm_atomic"}[base]
                 counts[found] += 1
         result[name] = counts

@@ -141,7 +141,7 @@ def test_rows_of_the_shown_gpu_come_with_what_a_chart_needs():
     assert set(frame.gpu) == {chapter.gpu} and frame.run_id.nunique() == 1
     assert {"sm_count", "sm_clock_mhz_median", "l2_bytes"} <= set(frame)
     assert chapter.measured("throughput").empty
-    assert set(frame.run_id) == set(chapter.machine().index)
+    assert set(frame.run_id) == set(chapter.machine().frame["run"])
 
 
 def record(store, **described):

@@ -54,7 +54,7 @@ def test_chapter_shows_charts_from_stored_data_and_writes_nothing(name, stored):
     before = files()
     shown = stored(name).charts
     assert files() == before, "a run from stored data wrote into data/"
-    assert shown or name == "wrong", "a chapter without a chart"
+    assert shown or "charts.figure(" not in CHAPTERS[name].read_text("utf8"), "a chapter without a chart"
     for chart in shown:
         page = charts.book_renderer(chart.to_dict())["text/html"]
         assert "lab-chart" in page

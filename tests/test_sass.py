@@ -147,3 +147,36 @@ def test_a_comment_behind_many_blanks_takes_no_longer_to_read_than_any_line():
     first, second = sass._parse(text)["k"].instructions
     assert first.registers == ["R1", "R17"]
     assert (second.predicate, second.opcode, second.operands) == ("@!P0", "BRA", "`(.L_x_1)")
+
+
+# As ptxas 13.0 writes atomicCAS on a pointer to any memory; the first line makes the pointer.
+EXCHANGE = (
+    "ATOM.E.CAS.64.STRONG.GPU P1, R16, [R10], R12, R14",
+    "IMAD.MOV.U32 R18, RZ, RZ, R14",
+    "LD.E.64 R16, [R10]",
+    "ST.E.64 [R10], R18",
+)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "counts"),
+    [
+        ("LDC.64 R10, c[0x0][0x210]", {"atomic": 1, "generic_load": 1, "generic_store": 1}),
+        ("PRMT R10, R3, 0x654, R2", {"dsm_atomic": 1, "dsm_load": 1, "dsm_store": 1}),
+    ],
+)
+def test_an_exchange_without_a_descriptor_goes_where_its_pointer_comes_from(pointer, counts):
+    """So do the load and the store that stand for it in local memory; any other bare access is a cluster's."""
+    code = "".join(f"        /*{16 * n:04x}*/ {line} ;\n" for n, line in enumerate((pointer, *EXCHANGE)))
+    assert sass._parse("\t.type\tk,@function\nk:\n" + code)["k"].mechanisms() == counts
+    alone = code.replace("ATOM.E.CAS.64", "ATOM.E.ADD.64")
+    assert "dsm_load" in sass._parse("\t.type\tk,@function\nk:\n" + alone)["k"].mechanisms()
+
+
+@pytest.mark.parametrize(
+    ("barrier", "name"), [("", "generic_store"), (ptx.SAMPLES["cluster_barrier"], "dsm_store")]
+)
+def test_rank_zero_is_another_cta_only_where_clusters_meet(barrier, name):
+    first = "cvt.u64.u32 %d, %sm; cvta.shared.u64 %d, %d; mapa.u64 %d, %d, 0; st.u32 [%d], %n;"
+    counts = sass.mechanisms(ptx.link(ptx.kernel([barrier, first])))["k"]
+    assert counts[name] == 1 and not counts[{"generic_store": "dsm_store"}.get(name, "generic_store")]

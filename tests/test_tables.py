@@ -16,7 +16,7 @@ def soup(**options):
 def test_cells_are_escaped_and_empty_ones_stay_empty():
     rows = [[cell.text for cell in row("td")] for row in soup()("tr")[1:]]
     assert rows == [["one", "a <b> & c", "1"], ["two", "", "2"], ["two", "x" * 80, "3"]]
-    assert soup().div["aria-label"] == 'all "rows"'
+    assert soup().find(role="region")["aria-label"] == 'all "rows"'
 
 
 def test_links_go_where_they_are_given():

@@ -2,15 +2,33 @@
 (() => {
   const NARROW = 480; // pixels
 
+  const GLYPH = 7.6; // pixels of a title's letter, on average
+
+  // A title breaks where the column ends: Vega draws it as one line.
+  function wrapped(text, width) {
+    const lines = [""], most = Math.floor(width / GLYPH);
+    for (const word of [text].flat().join(" ").split(" ")) {
+      const last = lines[lines.length - 1];
+      if (last && last.length + word.length >= most) lines.push(word);
+      else lines[lines.length - 1] = last ? `${last} ${word}` : word;
+    }
+    return lines;
+  }
+
   // A single or layered view fills the column; a composed one stacks its views where the page is narrow.
-  function fit(spec, width) {
+  function fit(spec, width, columns) {
+    if (spec.title) spec.title = wrapped(spec.title, width);
     if (spec.mark || spec.layer) {
       spec.width = "container";
       spec.autosize = { type: "fit-x", contains: "padding" };
     }
+    if (columns) {
+      spec.config.legend.columns = columns;
+      spec = JSON.parse(JSON.stringify(spec, (key, value) => (key === "legend" && value?.columns ? { ...value, columns } : value)));
+    }
     if (width < NARROW) {
-      spec.config.legend.columns = 2;
       spec.columns = 1;
+      spec.config.axisXDiscrete = { labelAngle: -40, ...spec.config.axisXDiscrete };
       if (spec.hconcat) {
         spec.vconcat = spec.hconcat;
         delete spec.hconcat;
@@ -19,15 +37,22 @@
     return spec;
   }
 
+  function overflows(live) {
+    const right = live.getBoundingClientRect().right + 1, svg = live.querySelector("svg");
+    return svg.getAttribute("width") > live.clientWidth + 1 || [...live.querySelectorAll(".role-legend")].some((one) => one.getBoundingClientRect().right > right);
+  }
+
   async function draw(figure) {
     const text = figure.querySelector('script[type="application/json"]').textContent;
-    const spec = JSON.parse(text);
     figure.dataset.picks = text.includes('"bind":"legend"');
     const live = document.createElement("div");
     live.className = "lab-chart-live";
     figure.querySelector(".lab-chart-static").after(live);
     try {
-      await window.vegaEmbed(live, fit(spec, figure.clientWidth), { actions: false, renderer: "svg" });
+      for (const columns of [0, 3, 2, 1]) {  // the legend in fewer columns, until it fits
+        await window.vegaEmbed(live, fit(JSON.parse(text), figure.clientWidth, columns), { actions: false, renderer: "svg" });
+        if (!live.querySelector(".role-legend") || !overflows(live)) break;
+      }
       figure.dataset.live = "true";
     } catch (error) {
       live.remove();
@@ -40,6 +65,7 @@
   const root = document.documentElement;
   let theme;
   window.addEventListener("beforeprint", () => {
+    document.querySelectorAll("details.lab-print").forEach((one) => (one.open = true));
     theme = root.dataset.theme;
     root.dataset.theme = "light";
   });

@@ -180,10 +180,26 @@ class Chapter:
         runs = self.store.read(RUNS)
         return runs[runs["run_id"].isin(run_ids)]
 
-    def machine(self) -> pd.DataFrame:
-        """The run rows behind the chapter, the reader's own too, for its last section."""
+    def machine(self) -> Table:
+        """The runs behind the chapter, the reader's own too, for its last section."""
         runs = self.store.read(RUNS)
-        shown = {*self._own.values(), *self.stored_runs()["run_id"]}
-        columns = ["run_id", "experiment", "preset", "gpu_name", "driver_version", "toolkit_version",
-                   "sm_clock_mhz_median", "power_w_max", "temperature_c_max", "throttle_reasons", "wall_s"]  # fmt: skip
-        return runs[runs["run_id"].isin(shown)][columns].set_index("run_id")
+        shown = runs[runs["run_id"].isin({*self._own.values(), *self.stored_runs()["run_id"]})]
+        table = pd.DataFrame(
+            {
+                "experiment": shown["experiment"],
+                "run": shown["run_id"],
+                "preset": shown["preset"],
+                "GPU": shown["gpu_name"],
+                "driver": shown["driver_version"],
+                "SM clock, MHz": [_whole(value) for value in shown["sm_clock_mhz_median"]],
+                "most power, W": [_whole(value) for value in shown["power_w_max"]],
+                "throttled": shown["throttle_reasons"],
+            }
+        )
+        return Table(
+            table, description="The runs behind this chapter; the page *The machine* has the rest of each"
+        )
+
+
+def _whole(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:,.0f}"

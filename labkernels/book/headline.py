@@ -157,18 +157,23 @@ FIGURES = (
 )
 
 
-def _of_rows(store: Store, gpu: str, name: str, by_card: dict[str, set[str]]) -> Figure:
+def quoted(store: Store, gpu: str, name: str) -> Figure:
+    """One figure of a run on one card, for a sentence; a value of None where it was not measured."""
     unit, experiment, find = OF_ROWS[name]
     try:
         frame = select.require_rows(store, experiment, gpu)
         value, low, high, *note = find(frame)
     except NotMeasured as missing:
         return Figure(None, unit, note=str(missing))
-    run_id = str(frame["run_id"].iloc[0])
-    figure = Figure(value, unit, low, high, run_id, *note)
-    if value is None:
+    return Figure(value, unit, low, high, str(frame["run_id"].iloc[0]), *note)
+
+
+def _of_rows(store: Store, gpu: str, name: str, by_card: dict[str, set[str]]) -> Figure:
+    figure = quoted(store, gpu, name)
+    if figure.value is None:
         return figure
-    over = over_cards(store, experiment, lambda rows: find(rows)[0], run_id, value, by_card)
+    _, experiment, find = OF_ROWS[name]
+    over = over_cards(store, experiment, lambda rows: find(rows)[0], figure.run_id, figure.value, by_card)
     return replace(figure, cards=over.cards, cards_low=over.low, cards_high=over.high)
 
 

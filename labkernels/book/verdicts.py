@@ -29,12 +29,3 @@ def verdict_table(verdicts: Sequence[Verdict], *, across: bool = False) -> table
         filters=["chapter", "verdict", "GPU"] if across else [],
         links={"chapter": pages} if across else None,
     )
-
-
-def answers(verdicts: Sequence[Verdict]) -> str:
-    """Rules for a hurried reader, a Markdown table: operand, what to take, verdict, and evidence with its chapter."""
-    rows = ["| your operand | take | verdict | evidence |", "| --- | --- | --- | --- |"]
-    for v in verdicts:
-        link = f"[{v.rule.chapter}]({v.rule.chapter}.html)"
-        rows.append(f"| {v.rule.operands} | {v.rule.take} | **{v.outcome}** | {v.sentence} {link} |")
-    return "\n".join(rows)

@@ -15,6 +15,7 @@ _STYLE = """
 .lab-table tbody tr { border-top: 1px solid var(--pst-color-border, #ccc); background: transparent; }
 .lab-table thead th { position: sticky; top: 0; background: var(--pst-color-background, #fff); }
 .lab-table td.long { min-width: 15rem; }
+.lab-table td.number { text-align: right; white-space: nowrap; }
 .lab-table .lab-table-filters { display: flex; flex-wrap: wrap; gap: 0.4rem 1rem; margin: 0 0 0.6rem; }
 .lab-table .lab-table-filters[hidden] { display: none; }
 .lab-table select, .lab-table input { max-width: 11rem; color: inherit; background: transparent; }
@@ -22,9 +23,19 @@ _STYLE = """
 html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-table) {
   background: transparent; color: inherit; padding: 0;
 }
+@media screen and (max-width: 600px) {
+  .lab-table thead { display: none; }
+  .lab-table :is(table, tbody, tr, td) { display: block; }
+  .lab-table tr[hidden], .lab-table td:empty { display: none; }
+  .lab-table td, .lab-table td.long, .lab-table td.number { min-width: 0; padding: 0.1rem 0; text-align: left;
+    white-space: normal; overflow-wrap: anywhere; }
+  .lab-table td::before { content: attr(data-label) ": "; opacity: 0.75; }
+  .lab-table td:first-child { font-weight: bold; padding-top: 0.5rem; }
+}
 @media print {
   .lab-table .lab-table-scroll { max-height: none !important; }
   .lab-table .lab-table-filters { display: none; }
+  .lab-table thead th { position: static; }
 }
 """
 
@@ -67,10 +78,10 @@ class Table:
     links: dict[str, Sequence[str]] | None = None
 
     def _repr_html_(self) -> str:
+        label = html.escape(self.description, quote=True)
         return (
-            f'<div class="lab-table" role="group" aria-label="{html.escape(self.description, quote=True)}">'
-            f"<style>{_STYLE}</style>{self._controls() if self.filters else ''}"
-            f'<div class="lab-table-scroll" tabindex="0">{self._table()}</div>'
+            f'<div class="lab-table"><style>{_STYLE}</style>{self._controls() if self.filters else ""}'
+            f'<div class="lab-table-scroll" tabindex="0" role="region" aria-label="{label}">{self._table()}</div>'
             + (f"<script>{_SCRIPT}</script></div>" if self.filters else "</div>")
         )
 
@@ -93,16 +104,20 @@ class Table:
         return f'<div class="lab-table-filters" hidden>{"".join(parts)}</div>'
 
     def _table(self) -> str:
-        head = "".join(f'<th scope="col">{html.escape(str(column))}</th>' for column in self.frame.columns)
+        names = [html.escape(str(column), quote=True) for column in self.frame.columns]
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
         links = self.links or {}
         long = {c for c in self.frame if self.frame[c].astype(str).str.len().max() > _LONG_CHARACTERS}
+        kinds = {c: " class=number" for c in self.frame.select_dtypes("number")} | dict.fromkeys(
+            long, " class=long"
+        )
         rows = []
         for number, (_, row) in enumerate(self.frame.iterrows()):
             cells = []
-            for column, value in row.items():
+            for name, (column, value) in zip(names, row.items(), strict=True):
                 text = "" if pd.isna(value) else html.escape(str(value))
                 if column in links and (address := links[column][number]):
                     text = f'<a href="{html.escape(address, quote=True)}">{text}</a>'
-                cells.append(f"<td{' class=long' if column in long else ''}>{text}</td>")
+                cells.append(f'<td{kinds.get(column, "")} data-label="{name}">{text}</td>')
             rows.append(f"<tr>{''.join(cells)}</tr>")
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from labkernels.commands import Answer, Option, option
 from labkernels.paths import DATA, IS_CHECKOUT
-from labkernels.store import Store, StoreError
+from labkernels.store import RUNS, Store, StoreError
 
 
 def options() -> Iterator[Option]:
@@ -24,6 +24,10 @@ def run(arguments: Namespace) -> Answer:
         problems, leftovers = store.check(), store.leftovers()
     except StoreError as error:  # the tables are not described; the chapters can be checked all the same
         problems = error.problems
+    if store and not problems:
+        from labkernels.studies.plausible import problems as implausible
+
+        problems = implausible(store, store.read(RUNS, marked=True)["run_id"])
     found = [str(problem) for problem in problems]
     if IS_CHECKOUT:
         from labkernels.book import hygiene  # an installed copy has no chapters, nor what reads them

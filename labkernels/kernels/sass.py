@@ -51,6 +51,10 @@ TIME_LIMIT_S_PER_BYTE = 2e-6
 IDLE = 60  # times the limit of CPU time: what neither works nor ends is given up
 
 
+#: Instructions from a compare-and-exchange to what takes its place in local memory, at most.
+EXCHANGE_LENGTH = 24
+
+
 class DisassemblyError(LabError, ValueError):
     """NVIDIA's tool refused the input; the message names the input and says what the tool said."""
 
@@ -73,6 +77,21 @@ class Instruction:
     def registers(self) -> list[str]:
         """Registers named in the operands, in order."""
         return re.findall(r"\bU?R\d+\b", self.operands)
+
+    @property
+    def pointer(self) -> str | None:
+        """The register inside the brackets of an access, or its first half."""
+        found = re.search(r"\[(U?R\d+)", re.sub(r"desc\[\w+\]", "", self.operands))
+        return found[1] if found else None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether a generic access has neither a descriptor nor `.64` at its address.
+
+        From sm_90 on the compiler writes it so where it knows the address to lie in the cluster's shared window.
+        """
+        generic = self.base in ("LD", "ST", "ATOM")
+        return generic and "desc[" not in self.operands and ".64" not in self.operands
 
 
 @dataclass(frozen=True)
@@ -160,28 +179,45 @@ class Function:
         if self.sm < FIRST_WITH_CLUSTERS:
             return mechanism(instruction.opcode)
         name = mechanism(instruction.opcode, instruction.operands)
+        if self._is_of_any_exchange(position):
+            name = _named(instruction.opcode)
         if name in _THROUGH_MAPPED_POINTER and self._address_is_mapped(position):
             return _THROUGH_MAPPED_POINTER[name]
         return name
 
+    def _is_of_any_exchange(self, position: int) -> bool:
+        """Whether an access is part of a compare-and-exchange that may go anywhere.
+
+        Such an exchange through a generic pointer has no descriptor either, nor have the load and the store that take
+        its place where the pointer leads to local memory; they follow it and have its address.
+        """
+        if not (instruction := self.instructions[position]).is_bare:
+            return False
+        return any(
+            one.base == "ATOM" and ".CAS" in one.opcode and one.is_bare and one.pointer == instruction.pointer
+            for one in self.instructions[max(0, position - EXCHANGE_LENGTH) : position + 1]
+        )
+
     def _address_is_mapped(self, position: int) -> bool:
         """Whether the address of a generic access comes from `mapa`: PRMT with selector 0x654.
 
-        The same PRMT with the CTA's own rank only makes the address of its own shared memory. Definitions are
+        The same PRMT with the CTA's own rank only makes the address of its own shared memory, and so does rank 0 in
+        code without a barrier of the cluster: there the compiler knows that a cluster is one CTA. Definitions are
         followed backwards in code order, through copies and what adds an offset to a pointer, so that an address
         which other arithmetic mixed, or which was loaded, shuffled or chosen, is never taken for a mapped one.
         """
-        operands = re.sub(r"desc\[\w+\]", "", self.instructions[position].operands)
-        address = re.search(r"\[(U?R\d+)", operands)
+        address = self.instructions[position].pointer
         return any(
             source.base in ("PRMT", "UPRMT")
             and " 0x654" in source.operands
             and not self._own_rank(source, at)
-            for at, source in (self._origins(address[1], position, _pointers) if address else ())
+            for at, source in (self._origins(address, position, _pointers) if address else ())
         )
 
     def _own_rank(self, mapping: Instruction, position: int) -> bool:
-        rank = re.match(r"\w+, (U?R\d+)", mapping.operands)
+        rank = re.match(r"\w+, (U?R(?:Z|\d+))", mapping.operands)
+        if rank and rank[1].endswith("RZ"):
+            return not any(i.base.startswith("UCGABAR") for i in self.instructions)
         return bool(rank) and any(
             "SR_CgaCtaId" in i.operands for _, i in self._origins(rank[1], position, _copied)
         )
@@ -290,10 +326,7 @@ def mechanism(opcode: str, operands: str = "") -> str | None:
             whether an exchange writes a tensor map.
     """
     name = _named(opcode)
-    # From sm_90 on a global or generic address carries a descriptor or is 64 bits wide; a bare 32-bit
-    # address is one of the cluster's shared window.
-    is_bare = operands and "desc[" not in operands and ".64" not in operands
-    if is_bare and opcode.partition(".")[0] in ("LD", "ST", "ATOM"):
+    if operands and Instruction(0, "", opcode, operands).is_bare:
         return _THROUGH_MAPPED_POINTER[name]
     # Publishing a tensor map (tensormap.cp_fenceproxy) is the one exchange whose address has no descriptor.
     if (

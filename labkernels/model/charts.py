@@ -71,7 +71,12 @@ def splits(scores: pd.DataFrame) -> alt.LayerChart:
     scale = alt.Scale(type="log", nice=False)
     base = alt.Chart(table).encode(
         y=y,
-        color=alt.Color("policy:N", title="Who chooses", sort=order),
+        color=alt.Color(
+            "policy:N",
+            title="Who chooses",
+            sort=order,
+            legend=alt.Legend(symbolType="circle", symbolSize=80, symbolStrokeWidth=0, columns=4),
+        ),
         opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.1)),
     )
     title = "Time of the choice over the best, 95th percentile"
@@ -80,7 +85,7 @@ def splits(scores: pd.DataFrame) -> alt.LayerChart:
     )
     points = base.mark_point(filled=True, size=60).encode(
         x=alt.X("regret_p95:Q", title=title, scale=scale),
-        shape=alt.Shape("policy:N", title="Who chooses", sort=order),
+        shape=alt.Shape("policy:N", sort=order, legend=None),
         tooltip=[alt.Tooltip(name, format=".3f") if name.startswith("regret") else name for name in shown],
     )
     return alt.layer(rules.add_params(pick), points) + charts.ceiling(1.03, "3 % lost", axis="x")

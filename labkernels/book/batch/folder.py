@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from labkernels.book.batch.job import DATA_FOLDER, DONE, FAILED, Outcome
@@ -18,9 +19,10 @@ from labkernels.book.batch.plan import Job
 from labkernels.errors import LabError
 from labkernels.paths import CACHE
 from labkernels.store import RUNS, Store
+from labkernels.store.archive import packed
 from labkernels.store.files import read_file, write_file
 
-PLAN, OUTCOME = "batch.json", "outcome.json"
+PLAN, OUTCOME, ARCHIVE = "batch.json", "outcome.json", "rows.tar.gz"
 #: How long jobs took here before, for estimates.
 SECONDS = CACHE / "batch_seconds.json"
 #: Of a chapter that was never executed here, without its experiments.
@@ -119,6 +121,15 @@ class BatchFolder:
             StoreError: rows that do not match their schema.
         """
         return [run for folder in self.rows() for run in store.merge(folder)]
+
+    def archive(self) -> Path | None:
+        """The rows of all jobs that are done in one file, to send to others; None where there are none."""
+        if not self.rows():
+            return None
+        with TemporaryDirectory(prefix="labkernels-") as folder:
+            self.merge(Store(folder))
+            write_file(self.root / ARCHIVE, packed(Path(folder)))
+        return self.root / ARCHIVE
 
     def rows(self) -> list[Path]:
         """Folders with the rows of all jobs that are done."""

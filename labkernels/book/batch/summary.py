@@ -43,7 +43,14 @@ def summary(batch: BatchFolder, new_runs: list[str]) -> dict[str, Any]:
             | of_job
         )
     counts = {kind: sum(one["status"] == kind for one in jobs) for kind in (DONE, NOTHING, FAILED, NOT_RUN)}
-    return {"folder": str(batch.root), "counts": counts, "merged": new_runs, "jobs": jobs}
+    archive = batch.archive()
+    return {
+        "folder": str(batch.root),
+        "archive": str(archive) if archive else None,
+        "counts": counts,
+        "merged": new_runs,
+        "jobs": jobs,
+    }
 
 
 def told(value: dict[str, Any]) -> str:
@@ -61,7 +68,10 @@ def text(value: dict[str, Any]) -> str:
         took = f"{job['seconds']:.0f} s" if job.get("seconds") else ""
         lines.append(f"{job['status']:24}{took:>6}  {job['chapter']} {given}".rstrip())
         lines += [f"    {one}" for one in (job["error"], *job["left_out"]) if one]
-    return "\n".join([*lines, f"{told(value)}: {value['folder']}"])
+    lines.append(f"{told(value)}: {value['folder']}")
+    if value["archive"]:
+        lines.append(f"its rows in one file, for merge: {value['archive']}")
+    return "\n".join(lines)
 
 
 def page(value: dict[str, Any]) -> str:

@@ -189,10 +189,25 @@ def walls(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart
         ],
     )
     span = base.mark_rule().encode(y="low:Q", y2="high:Q")
-    labels = base.mark_text(align="right", dx=-7).encode(y=y, text="fan_out:N")
+    named = alt.Chart(_apart(rows[columns])).encode(
+        x=x, color=transport_color(present, **look), opacity=shown
+    )
+    labels = named.mark_text(align="right", dx=-7).encode(y=y, text="fan_out:N")
     into_sms, from_l2 = table["into_sms"].max(), table["from_l2"].max()
     most = ceiling(into_sms, f"most {into_sms:.1f}") + ceiling(from_l2, f"most {from_l2:.1f}", axis="x")
     return alt.layer(most, span.add_params(PICK), over(points, own), labels)
+
+
+def _apart(rows: pd.DataFrame, share: float = 0.06) -> pd.DataFrame:
+    """Points whose labels do not overprint each other: a share of an axis apart, large fan-outs first."""
+    kept: list[tuple[float, float]] = []
+    places = rows[["from_l2", "into_sms"]] / rows[["from_l2", "into_sms"]].max()
+    for x, y in places.loc[rows["fan_out"].sort_values(ascending=False, kind="stable").index].itertuples(
+        index=False
+    ):
+        if all(abs(x - a) > share or abs(y - b) > share for a, b in kept):
+            kept.append((x, y))
+    return rows[[(x, y) in kept for x, y in places.itertuples(index=False)]]
 
 
 def crowd(table: pd.DataFrame, own: pd.DataFrame | None = None) -> alt.TopLevelMixin:
