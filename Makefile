@@ -1,4 +1,4 @@
-# make install | book | test | test-book | lint | clean. With a driver for CUDA 13: make CUDA=cu13 book
+# make install | book | pdf | test | test-book | lint | clean. With a driver for CUDA 13: make CUDA=cu13 book
 PYTHON ?= python3
 CUDA ?= cu12
 
@@ -11,7 +11,7 @@ FOUND := $(shell $(FROM) -c 'import sys; b = getattr(sys, "_base_executable", sy
   print("%d.%d.%d %s" % (sys.version_info[:3] + (b,)))' 2>/dev/null)
 STAMP := $(VENV)/.installed-$(CUDA)-$(firstword $(FOUND))
 
-.PHONY: install book test test-book lint clean
+.PHONY: install book pdf test test-book lint clean
 .DELETE_ON_ERROR:
 
 ifeq ($(wildcard constraints-$(CUDA).txt),)
@@ -28,6 +28,9 @@ test: $(STAMP)
 
 test-book: book
 	$(BIN)/python -m pytest -q $(PARALLEL) -m book
+
+pdf: book
+	$(BIN)/python -m labkernels.book.pdf
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "Check data/ against its schema, provenance and chapters; exit status says",
     "merge": "Take the runs of another data folder that are not here yet",
     "fit": "Fit the performance model to the stored microbenchmarks",
+    "seal": "Freeze what the model says of GPUs that nobody has measured",
     "doctor": "What this machine has, what is missing, and what works without it",
 }
 

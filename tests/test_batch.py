@@ -18,7 +18,7 @@ from stub_book import write
 
 from labkernels.book.batch import fleet
 from labkernels.book.batch.folder import BadBatch, BatchFolder, estimates
-from labkernels.book.batch.job import _shown
+from labkernels.book.batch.job import shared_runs
 from labkernels.book.batch.plan import BadParameterFile, plan
 from labkernels.cli import main
 from labkernels.commands import batch as command
@@ -188,10 +188,9 @@ def test_what_one_chapter_measured_is_not_measured_again_on_the_same_gpu(stub, t
     assert notebook["cells"][-1]["outputs"][0]["text"] == ["2\n"]
     batch = BatchFolder(tmp_path / "out")
     job = next(job for job in batch.jobs if job.chapter == "shares")
-    shown = [_shown(job, batch.rows(), tmp_path / "private", gpu) for gpu in (*GPUS[:2], None)]
-    assert [set(one) for one in shown] == [{"latency"}, set(), set()]
-    full = replace(job, parameters={"preset": "full"})
-    assert _shown(full, batch.rows(), tmp_path / "private", GPUS[0]) == {}
+    shared = [shared_runs(job, batch.rows(), gpu) for gpu in (*GPUS[:2], None)]
+    assert [[one.experiment for one in each] for each in shared] == [["latency"], [], []]
+    assert shared_runs(replace(job, parameters={"preset": "full"}), batch.rows(), GPUS[0]) == []
 
 
 def test_gpus_that_are_not_there_are_refused(stub, monkeypatch, capsys):

@@ -239,6 +239,7 @@ def notebook(*, parameters="measure: bool = False", copies=1, **changes):
         ),
         ({"source": "figure(x, held_fixed='GPU, 132 SMs')"}, "'body': held_fixed has '132 SMs' typed"),
         ({"source": "figure(x, title='falls to a quarter')"}, "'body': title has 'a quarter' typed"),
+        ({"source": "charts.figure(x)\ny = 1"}, "'body': line 1: a figure that is not"),
         ({"source": "figure("}, "'body': line 1: '(' was never closed"),
     ],
 )

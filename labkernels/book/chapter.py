@@ -64,6 +64,7 @@ class Chapter:
     Attributes:
         gpu: GPU whose stored rows are shown: the one asked for, else that with most full runs of these experiments.
         store: where rows are read, and the reader's own are written.
+        said: what the text was given, for titles and captions.
 
     Raises:
         ParameterError: see `check_parameters`; or a preset, a GPU or a folder that does not exist, with those that do.
@@ -80,6 +81,7 @@ class Chapter:
                 )
         self.store = Store(Path(parameters["data_dir"])) if parameters.get("data_dir") else Store()
         self.gpu = self._shown(parameters["gpu"]) if "gpu" in parameters else ""
+        self.said: dict[str, str] = {}
         self._own: dict[str, str] = {}
 
     def _shown(self, wanted: str) -> str:
@@ -163,7 +165,8 @@ class Chapter:
 
     def say(self, name: str, value: str | float) -> None:
         """Put a value into the text, at its {glue:text}`name`: words as they are, a number rounded to a whole."""
-        glue(name, value if isinstance(value, str) else f"{value:,.0f}", display=False)
+        self.said[name] = value if isinstance(value, str) else f"{value:,.0f}"
+        glue(name, self.said[name], display=False)
 
     def say_all(self, values: Mapping[str, str | float]) -> None:
         """Put several values into the text, each under its name."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 
-from labkernels.book.typed import typed_numbers
+from labkernels.book.typed import typed_numbers, unseen_figures
 from labkernels.paths import BOOK, PACKAGE, ROOT
 from labkernels.store import RUNS, Store, StoreError
 from labkernels.store.files import read_file
@@ -43,7 +43,7 @@ def _parameter_problems(source: str) -> list[str]:
 
 def _code_problems(source: str) -> list[str]:
     try:
-        return list(typed_numbers(source))
+        return [*typed_numbers(source), *unseen_figures(source)]
     except SyntaxError as error:
         return [f"line {error.lineno}: {error.msg}"]
 

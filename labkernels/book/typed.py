@@ -1,4 +1,4 @@
-"""Numbers typed into the texts of figures: what was measured is put in from the rows, so that no caption can lie."""
+"""Figures of chapters: their texts have no typed numbers, so that no caption can lie, and each is shown."""
 
 import ast
 import re
@@ -20,6 +20,21 @@ _CHOSEN = re.compile(
 )
 
 
+def unseen_figures(source: str) -> Iterator[str]:
+    """Figures that a cell draws and nobody sees: Jupyter shows a cell's last expression, and what `display` is given.
+
+    Raises:
+        SyntaxError: the cell is no Python.
+    """
+    for statement in ast.parse(source).body[:-1]:
+        if isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call) and _draws(call):
+            yield f"line {statement.lineno}: a figure that is not the last expression stays unseen; display(…) it"
+
+
+def _draws(call: ast.Call) -> bool:
+    return ast.unparse(call.func).split(".")[-1] == "figure"
+
+
 def typed_numbers(source: str) -> Iterator[str]:
     """What a cell has typed in its figures' texts that should be computed, a sentence each.
 
@@ -34,7 +49,7 @@ def typed_numbers(source: str) -> Iterator[str]:
 def _figure_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Names and texts of a cell's figures, a bar in place of each value that is put in."""
     for call in ast.walk(tree):
-        if not (isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "figure"):
+        if not (isinstance(call, ast.Call) and _draws(call)):
             continue
         for keyword in call.keywords:
             if keyword.arg in _TEXTS:

@@ -14,7 +14,7 @@ _STYLE = """
 .lab-table th, .lab-table td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem; }
 .lab-table tbody tr { border-top: 1px solid var(--pst-color-border, #ccc); background: transparent; }
 .lab-table thead th { position: sticky; top: 0; background: var(--pst-color-background, #fff); }
-.lab-table td.long { min-width: 15rem; }
+.lab-table td.long { min-width: 15rem; overflow-wrap: anywhere; }
 .lab-table td.number { text-align: right; white-space: nowrap; }
 .lab-table .lab-table-filters { display: flex; flex-wrap: wrap; gap: 0.4rem 1rem; margin: 0 0 0.6rem; }
 .lab-table .lab-table-filters[hidden] { display: none; }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 from argparse import Namespace
@@ -32,7 +33,13 @@ def options() -> Iterator[Option]:
     yield option(
         "--gpus", help="all, a number, or UUIDs with commas: a worker for each (default: the first GPU)"
     )
-    yield option("--workers", type=int, default=1, metavar="N", help="for chapters that measure nothing")
+    yield option(
+        "--workers",
+        type=int,
+        default=min(8, os.cpu_count() or 1),
+        metavar="N",
+        help="how many chapters that measure nothing run at once (default: one for each core, 8 at most)",
+    )
     yield option("--scheduler", metavar="ADDRESS", help="Dask scheduler whose workers do the work")
     yield option(
         "--book", type=Path, default=BOOK, metavar="DIR", help="folder of the notebooks (default: book/)"
@@ -60,19 +67,19 @@ def run(arguments: Namespace) -> Answer:
         batch = BatchFolder.create(arguments.out or Path("runs") / name, jobs, arguments.data)
     print(f"batch: {len(jobs)} jobs, in {batch.root}", file=sys.stderr, flush=True)
     with batch.locked():
-        return _run(batch, devices, arguments.scheduler)
+        return _run(batch, devices, arguments)
 
 
-def _run(batch: BatchFolder, devices: Sequence[str], scheduler: str | None) -> Answer:
+def _run(batch: BatchFolder, devices: Sequence[str], arguments: Namespace) -> Answer:
     tasks = [(job, Path(job.notebook).read_text("utf8"), str(batch.data)) for job in batch.todo()]
     if not tasks:
         finished: Iterator[fleet.Finished] = iter(())
-    elif scheduler:
-        finished = fleet.on_scheduler(tasks, scheduler)
+    elif arguments.scheduler:
+        finished = fleet.on_scheduler(tasks, arguments.scheduler)
     elif len(devices) > 1:
         finished = fleet.on_devices(tasks, devices)
     else:
-        finished = fleet.one_by_one(tasks, devices[0], batch.rows)
+        finished = fleet.here(tasks, devices[0], arguments.workers, batch.rows)
     expected = estimates([task[0] for task in tasks], batch.data)
     began, done, lost = time.monotonic(), 0.0, None
     try:
@@ -109,11 +116,9 @@ def _devices(arguments: Namespace, measures: bool) -> list[str]:
         return []
     there = visible_gpus() if gpu_uuids() else []
     if not (measures or arguments.gpus):
-        return [""] * arguments.workers  # hides the GPUs
+        return [""]  # hides the GPUs
     if not there:
         raise NoGpu("no GPU is seen here: run chapters from stored rows with book/params/stored.yml")
-    if arguments.workers > 1:
-        raise BadArgument("`workers` are for chapters that measure nothing: give --gpus")
     wanted = arguments.gpus or "1"
     if wanted == "all":
         return there

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labkernels.errors import LabError
+from labkernels.store.files import read_file
 
 #: More than a full set of all experiments unpacks to, by far.
 MOST_BYTES = 1 << 30
@@ -32,13 +33,15 @@ def opened(path: Path) -> Iterator[Path]:
 
     Raises:
         BadArchive: it is neither, or holds something else than tables.
+        OSError: it cannot be read.
     """
     if path.is_dir():
         yield path
         return
+    content = read_file(path)
     with TemporaryDirectory(prefix="labkernels-") as folder:
         try:
-            with tarfile.open(path) as archive:
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 members = archive.getmembers()
                 for one in members:
                     if not (one.isdir() or (one.isfile() and one.name.endswith(".csv"))):
@@ -47,5 +50,7 @@ def opened(path: Path) -> Iterator[Path]:
                     raise BadArchive(f"{path} unpacks to {total:,} bytes; at most {MOST_BYTES:,} are taken")
                 archive.extractall(folder, members, filter="data")
         except (tarfile.TarError, EOFError) as error:
-            raise BadArchive(f"{path} is no folder and no archive of tables: {error}") from None
+            raise BadArchive(
+                f"{path} is no folder and no archive of tables: {str(error).splitlines()[0]}"
+            ) from None
         yield Path(folder)

@@ -1,13 +1,14 @@
-"""Who executes the jobs: this process, one after the other, or workers of Dask, one for each GPU."""
+"""Who executes the jobs: this process, on one GPU, or workers of Dask, one for each GPU."""
 
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkernels.book.batch.job import FAILED, Outcome, execute
+from labkernels.book.batch.job import FAILED, Outcome, Shared, execute, shared_runs
 from labkernels.book.batch.plan import Job
 from labkernels.device.board import gpu_uuids, visible_gpus
 from labkernels.errors import LabError, NotInstalled
@@ -25,21 +26,39 @@ class NoScheduler(LabError):
     """The scheduler cannot be reached, or was lost; what was complete is kept."""
 
 
-def one_by_one(
-    tasks: Sequence[Task], device: str | None, measured: Callable[[], Sequence[Path]]
+def here(
+    tasks: Sequence[Task], device: str, workers: int, measured: Callable[[], Sequence[Path]]
 ) -> Iterator[Finished]:
-    """The jobs on one GPU or, of chapters that measure nothing, on none; one whose process died is run once more.
+    """The jobs on one GPU, one after the other; then those that have nothing left to measure, side by side without it.
 
     Args:
         tasks: the jobs.
-        device: the GPU.
+        device: the GPU; empty for none.
+        workers: how many that measure nothing run at once.
         measured: folders of rows that the batch has; what they have is not measured again.
     """
-    for task in tasks:
-        outcome, files = execute(*task, device, measured())
-        if outcome.status == FAILED and not outcome.in_notebook:
-            outcome, files = execute(*task, device, measured())
-        yield task[0], outcome, files
+    later = []
+    for task in sorted(tasks, key=lambda task: task[0].may_follow):
+        shared = shared_runs(task[0], measured(), device)
+        if task[0].may_follow and {one.experiment for one in shared} >= set(task[0].measures):
+            later.append((task, shared))
+        else:
+            yield _executed(task, device, shared)
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(_executed, task, "", shared) for task, shared in later]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _executed(task: Task, device: str, shared: list[Shared]) -> Finished:
+    """A job; one whose process died is run once more."""
+    outcome, files = execute(*task, device, shared)
+    if outcome.status == FAILED and not outcome.in_notebook:
+        outcome, files = execute(*task, device, shared)
+    return task[0], outcome, files
 
 
 def on_devices(tasks: Sequence[Task], devices: Sequence[str]) -> Iterator[Finished]:
@@ -126,10 +145,10 @@ def _work(task: Task) -> tuple[Outcome, bytes, str]:
 
 def _on(client: "Client", tasks: Sequence[Task]) -> Iterator[Finished]:
     """The jobs as they finish; one that failed is tried once more, on another worker if there is one."""
-    from distributed import as_completed
+    from distributed import as_completed as completed
 
     of: dict[Any, tuple[Task, bool]] = {client.submit(_work, one, pure=False): (one, True) for one in tasks}
-    futures = as_completed(of, raise_errors=False)
+    futures = completed(of, raise_errors=False)
     for future in futures:
         task, is_first = of.pop(future)
         if future.status in ("cancelled", "lost"):

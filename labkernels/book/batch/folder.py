@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import tarfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -88,17 +87,10 @@ class BatchFolder:
         return found
 
     def todo(self) -> list[Job]:
-        """The jobs that did not come to an end, and those that failed.
-
-        The longest come first; but last those whose experiments all are in others', since they find them measured.
-        """
+        """The jobs that did not come to an end, and those that failed; the longest first."""
         ended = {name for name, one in self.outcomes().items() if one.status != FAILED}
         estimate = estimates(self.jobs, self.data)
-        jobs = sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -estimate[job.name])
-        measuring = Counter(name for job in jobs for name in job.experiments)
-        return sorted(
-            jobs, key=lambda job: bool(job.experiments) and all(measuring[n] > 1 for n in job.experiments)
-        )
+        return sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -estimate[job.name])
 
     def keep(self, job: Job, outcome: Outcome, files: bytes) -> None:
         """Store what came of a job, in one step."""
@@ -154,7 +146,6 @@ def estimates(jobs: Sequence[Job], data: Path) -> dict[str, float]:
     measured: dict[Any, float] = runs.groupby(["experiment", "preset"])["wall_s"].agg(median).to_dict()
     found = {}
     for job in jobs:
-        preset = job.parameters.get("preset", "quick")
-        asked = [(one, preset) for one in job.experiments if job.writes]
+        asked = [(one, job.preset) for one in job.measures]
         found[job.name] = known.get(job.key) or UNKNOWN_S + sum(measured.pop(one, 0.0) for one in asked)
     return found

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbformat
 
@@ -57,8 +57,30 @@ class Outcome:
     seconds: float
 
 
+class Shared(NamedTuple):
+    """A run that another job of the batch has measured.
+
+    Attributes:
+        experiment: of what.
+        run_id: its id.
+        folder: where its rows are.
+    """
+
+    experiment: str
+    run_id: str
+    folder: Path
+
+    def show(self, store: Path) -> None:
+        """Put links to its files into a folder of tables."""
+        for path in self.folder.glob(f"*/{self.run_id}*.csv"):
+            shown = store / path.relative_to(self.folder)
+            shown.parent.mkdir(parents=True, exist_ok=True)
+            if not shown.exists():
+                shown.symlink_to(path.resolve())
+
+
 def execute(
-    job: Job, source: str, data: str, device: str | None = None, measured: Iterable[Path] = ()
+    job: Job, source: str, data: str, device: str | None = None, shared: Iterable[Shared] = ()
 ) -> tuple[Outcome, bytes]:
     """Execute a job in a folder of its own that is gone afterwards.
 
@@ -67,7 +89,7 @@ def execute(
         source: its notebook.
         data: folder of the stored tables; the job sees it and writes beside it.
         device: GPU, as CUDA_VISIBLE_DEVICES takes it; by default the one that this process has.
-        measured: folders of rows; what they have of the job's experiments, by its preset and GPU, is taken from there.
+        shared: runs that it takes as its own instead of measuring again.
 
     Returns:
         What became of it, and its folder as a tar archive: notebook, log and the new rows.
@@ -83,7 +105,9 @@ def execute(
             stored = Path(parameters.get("data_dir") or data).resolve()
             shutil.copytree(stored, private, copy_function=os.symlink)
             parameters["data_dir"] = str(private)
-            environment[MEASURED] = json.dumps(_shown(job, measured, private, device))
+            environment[MEASURED] = json.dumps({one.experiment: one.run_id for one in shared})
+            for one in shared:
+                one.show(private)
         (home / "source.ipynb").write_text(source, "utf8")
         (home / "parameters.json").write_text(json.dumps(parameters), "utf8")
         given = [home / "source.ipynb", home / NOTEBOOK, home / "parameters.json", os.getpid()]
@@ -124,20 +148,22 @@ def _new_runs(private: Path) -> list[dict[str, str]]:
     return [*_runs(private)]
 
 
-def _shown(job: Job, measured: Iterable[Path], private: Path, device: str | None) -> dict[str, str]:
-    """Show a job the runs that it need not measure again; their ids by experiment."""
-    found, preset = {}, job.parameters.get("preset", "quick")
-    for folder in measured:
-        for run in _runs(folder):
-            if run["experiment"] not in job.experiments or run["preset"] != preset or not _is_of(run, device):
-                continue
-            found[run["experiment"]] = run["run_id"]
-            for path in folder.glob(f"*/{run['run_id']}*.csv"):
-                shown = private / path.relative_to(folder)
-                shown.parent.mkdir(parents=True, exist_ok=True)
-                if not shown.exists():
-                    shown.symlink_to(path.resolve())
-    return found
+def shared_runs(job: Job, measured: Iterable[Path], device: str | None) -> list[Shared]:
+    """The newest run of each of a job's experiments, of its preset and on this GPU, that another chapter has measured.
+
+    Args:
+        job: which.
+        measured: folders of rows of other jobs.
+        device: the GPU, by its UUID.
+    """
+    found = {
+        run["experiment"]: Shared(run["experiment"], run["run_id"], folder)
+        for folder in measured
+        if folder.parent.name.partition("-")[2] != job.chapter
+        for run in _runs(folder)
+        if run["experiment"] in job.experiments and run["preset"] == job.preset and _is_of(run, device)
+    }
+    return list(found.values())
 
 
 def _is_of(run: dict[str, str], device: str | None) -> bool:

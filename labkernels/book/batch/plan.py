@@ -3,7 +3,7 @@
 import ast
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -34,6 +34,7 @@ class Job:
         parameters: those that differ from the chapter's own.
         writes: whether it stores rows, and so needs a GPU and a data folder of its own.
         experiments: those that the chapter measures.
+        may_follow: whether it has nothing to measure, or nothing that no other chapter measures too.
     """
 
     number: int
@@ -41,6 +42,17 @@ class Job:
     parameters: dict[str, Any] = field(default_factory=dict)
     writes: bool = False
     experiments: tuple[str, ...] = ()
+    may_follow: bool = False
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The experiments that it measures, if it measures."""
+        return self.experiments if self.writes else ()
+
+    @property
+    def preset(self) -> str:
+        """How thoroughly it measures."""
+        return self.parameters.get("preset", "quick")
 
     @property
     def chapter(self) -> str:
@@ -119,7 +131,14 @@ def plan(files: Sequence[Path], book: Path = BOOK) -> list[Job]:
             writes = parameters.get("measure", False) and "data_dir" in one.parameters
             job = Job(len(jobs) + 1, str(one.path), parameters, writes, one.experiments)
             jobs.setdefault(job.key, job)
-    return [*jobs.values()]
+    measured_by: dict[tuple[str, str], set[str]] = {}
+    for job in jobs.values():
+        for one in job.measures:
+            measured_by.setdefault((job.preset, one), set()).add(job.chapter)
+    return [
+        replace(job, may_follow=all(len(measured_by[job.preset, one]) > 1 for one in job.measures))
+        for job in jobs.values()
+    ]
 
 
 class _File:
