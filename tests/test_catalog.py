@@ -1,10 +1,13 @@
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 
 from labkernels.errors import LabError
 from labkernels.kernels import sass
 from labkernels.mechanisms import MECHANISMS
 from labkernels.paths import DATA
-from labkernels.production import catalog, source_rules
+from labkernels.production import catalog, charts, library_kernels, source_rules, sources
 from labkernels.store import Store
 from labkernels.store.values import render
 
@@ -119,11 +122,13 @@ def test_columns_are_sums_of_opcodes(name):
 
 
 def test_every_operand_says_where_it_was_read(operands):
-    assert set(operands.system) == {"FlashAttention-3", "FlashAttention-4", "CUTLASS"}
-    assert operands.groupby("system").commit.nunique().max() == 1
+    assert set(operands.system) == set(sources.REPOSITORIES) == set(charts.SYSTEMS)
+    assert operands[operands.system != "vLLM"].groupby("system").commit.nunique().max() == 1
     assert {"sm_90", "sm_100"} == set(operands[operands.system == "CUTLASS"].arch)
     files, lines = operands.path.str.split("; "), operands.lines.str.split("; ")
     assert (files.str.len() <= lines.str.len()).all()
+    assert (operands.quote.str.split(sources.BETWEEN).str.len() == files.str.len()).all()
+    assert not operands.condition.str.contains("as FA3").any()
     assert (operands.reason.isna() == operands.reason_inferred.isna()).all()
     assert not operands.duplicated().any()
 
@@ -134,8 +139,10 @@ def test_operand_features_are_consistent(operands):
     indexed = operands.access == "indexed"
     assert operands[indexed].index_granularity.notna().all()
     assert operands[~indexed].index_granularity.isna().all()
-    # No system describes rows that come from different places by one tensor load.
-    assert not (tma & (operands.index_granularity == "row")).any()
+    # One tensor load brings rows from different places on Blackwell alone; else each row is a copy of its own.
+    scattered = operands[tma & (operands.index_granularity == "row")]
+    assert scattered.variant.str.contains("one row|gather4").all()
+    assert not scattered[scattered.arch == "sm_90"].variant.str.contains("gather4").any()
     assert (
         operands.row_bytes_min.dropna()
         <= operands.row_bytes_max[operands.row_bytes_min.notna()].fillna(10**9)
@@ -170,3 +177,102 @@ def test_verdicts_count_exceptions(kernels):
     assert good.kernels.all()
     bad = source_rules.verdicts(kernels.assign(tma_multicast=1)).set_index("id")
     assert bad.exceptions["no_multicast_in_serving"] == bad.kernels["no_multicast_in_serving"]
+
+
+def test_a_quote_is_looked_for_where_it_is_said_to_stand(tmp_path):
+    lines = ("first", "second", "third", "fourth")
+    assert sources.within(lines, "1;3-4") == ["first", "third", "fourth"]
+    assert sources.within(lines, "all") == list(lines)
+    with pytest.raises(sources.SourceError, match="line 5 of 4"):
+        sources.within(lines, "4-5")
+
+
+def test_a_moved_line_and_a_missing_clone_are_named(tmp_path, operands):
+    clone = tmp_path / "quack"
+    (clone / "quack").mkdir(parents=True)
+    row = operands[operands.system == "quack"].head(1)
+    (clone / row.path.iloc[0]).write_text("nothing\n" * 999)
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *arguments], check=True, capture_output=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    faults, missing = sources.wrong(row.assign(commit=head), tmp_path)
+    assert len(faults) == 1 and "does not say" in faults[0] and not missing
+    assert sources.wrong(operands[operands.system == "vLLM"], tmp_path)[1][0].startswith("vLLM (")
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Store().read("library_kernels")
+
+
+def test_every_library_with_a_wheel_has_twenty_kernels_that_agree(library):
+    judged = library_kernels.verdicts(library).set_index("id")
+    assert judged.kernels.gt(0).all()
+    for name, rows in library.groupby("library"):
+        agree = sum(
+            rows[one.applies(rows)][one.holds(rows[one.applies(rows)])].kernels.sum()
+            for one in library_kernels.WITNESSES
+            if one.applies(rows).any()
+        )
+        assert agree >= 20, name
+    # vLLM's fork of FlashMLA has a prefill kernel of its own for few heads, by cp.async alone.
+    against = judged[judged.exceptions > 0]
+    assert list(against.index) == ["mla_sparse_prefill"] and "small_heads" in against.which.iloc[0]
+
+
+@pytest.mark.parametrize("witness", library_kernels.WITNESSES, ids=lambda one: one.id)
+def test_a_condition_can_be_refuted(library, witness):
+    rows = library[witness.applies(library)]
+    other = rows.uses.where(~rows.uses.str.contains("dsm_store|tma_multicast"), "ldg")
+    other = other.where(other.ne(rows.uses), "ldg tma_multicast dsm_store")
+    assert not witness.holds(rows.assign(uses=other)).any()
+
+
+NAMES = {
+    "cutlass::device_kernel<vllm::cutlass_3x_gemm<cute::tuple<cute::C<64>, cute::C<16>, cute::C<256> >, "
+    "cute::tuple<cute::C<1>, cute::C<4>, cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecializedFP8FastAccum, "
+    "cutlass::epilogue::TmaWarpSpecialized>::GemmKernel>": (
+        64,
+        16,
+        1,
+        4,
+        "KernelTmaWarpSpecializedFP8FastAccum",
+    ),
+    "cutlass::device_kernel<G<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<4, cute::tuple<cute::C<2>, cute::C<1>, "
+    "cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecializedPingpong>, cute::tuple<cute::C<128>, cute::C<256>, "
+    "cute::C<64> >, cutlass::bfloat16_t> >": (128, 256, 2, 1, "KernelTmaWarpSpecializedPingpong"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tile_and_cluster_are_read_from_a_name(name):
+    said = library_kernels.described(name)
+    assert (
+        tuple(said[key] for key in ("tile_m", "tile_n", "cluster_m", "cluster_n", "variant")) == NAMES[name]
+    )
+    assert library_kernels.described(name.replace("Sm90", "Sm100")) is None or "Sm90" not in name
+
+
+def test_kernels_that_are_alike_are_counted_together():
+    def kernel(heads, **counts):
+        name = (
+            f"sm90::decode::sparse::flash_fwd_splitkv_mla<sm90::KernelTemplate<(ModelType)0, {heads}>, int>"
+        )
+        return SimpleNamespace(kernel=name, mechanisms=tuple(counts.items()))
+
+    rows = library_kernels.grouped(
+        "FlashMLA",
+        "w",
+        [kernel(64, ldg=2), kernel(64, ldg=9), kernel(128, ldg=1, dsm_store=3), kernel(128)],
+    )
+    assert [(row["variant"], row["uses"], row["kernels"]) for row in rows] == [
+        ("128 heads", "ldg dsm_store", 1),
+        ("64 heads", "ldg", 2),
+    ]
+
+
+def test_shares_of_cluster_shapes_add_up(library):
+    shapes = library_kernels.clusters(library)
+    assert shapes.groupby("library").share.sum().round(9).eq(1).all()
+    assert {"vLLM", "SGLang", "FBGEMM"} <= set(shapes.library)

@@ -12,6 +12,7 @@ def test_what_follows_and_what_does_not_are_told_apart():
     assert "K (paged), V (paged) by cp_async" in found["fa3_decode"].against
     assert "by tma_tile" in found["fa3_decode"].follow
     assert found["plain_loads_keep_up"].against_count < 3 < found["plain_loads_keep_up"].follow_count
+    assert found["fragments_through_shared_memory"].against == "CUTLASS: D by stg"
 
 
 def test_every_practice_finds_operands_in_the_catalog():
@@ -23,3 +24,13 @@ def test_every_practice_finds_operands_in_the_catalog():
 def test_a_rule_that_applies_to_no_operand_is_left_out():
     nothing = practice.Practice("system == 'none'", "mechanism == 'ldg'")
     assert practice.followed(Store().read("operands"), {"lag": nothing}) == {}
+
+
+def test_departures_stand_beside_what_was_measured():
+    found = practice.followed(Store().read("operands"), PRACTICES)
+    statements = {rule.id: rule.statement for rule in RULES}
+    table = practice.beside_measured(found, statements, {id: ("holds", f"about {id}") for id in found})
+    assert table["otherwise"].is_monotonic_decreasing and table["otherwise"].min() > 0
+    assert len(table) == sum(bool(one.against_count) for one in found.values())
+    shown = table.set_index("rule").loc[statements["fa3_decode"]]
+    assert shown["measured"] == "about fa3_decode" and "by cp_async" in shown["who departs"]

@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> Answer:
     library = LIBRARIES[arguments.branch]
     choice = asdict(library.choose(filled(library.form, arguments)))
     lines = [
-        f"{name:<11} {value!s:<14} {choice['reasons'][name]}"
+        f"{name:<15} {value!s:<14} {choice['reasons'][name]}"
         for name, value in choice.items()
         if name != "reasons"
     ]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from labkernels.errors import LabError, NotInstalled
 from labkernels.mechanisms import GLOBAL, names
-from labkernels.production import fa3, flash_names
+from labkernels.production import fa3, flash_names, sources
 from labkernels.production.attention import AttentionCall
 from labkernels.production.census import census, row
 from labkernels.store import Store
@@ -80,7 +80,13 @@ READINGS = (
     ),
     Reading(
         "regular or indexed",
-        "An index for every row rules TMA out.",
+        "One index for a part of a tile, a page smaller than it, is no obstacle either: each part is a box.",
+        "direction == 'load' and index_granularity == 'part' and consumer == 'shared'",
+        _TMA_LOAD,
+    ),
+    Reading(
+        "regular or indexed",
+        "Rows that each have an index are left to threads.",
         "index_granularity == 'row'",
         f"mechanism in {names(touches_global=True, by_threads=True)}",
     ),
@@ -209,13 +215,6 @@ def by_feature(operands: pd.DataFrame) -> pd.DataFrame:
     return named.reset_index()
 
 
-_REPOSITORIES = {
-    "FlashAttention-3": "https://github.com/Dao-AILab/flash-attention",
-    "FlashAttention-4": "https://github.com/Dao-AILab/flash-attention",
-    "CUTLASS": "https://github.com/NVIDIA/cutlass",
-}
-
-
 def listing(operands: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Every choice for a reader, and the address of the lines of source it was read from.
 
@@ -232,7 +231,9 @@ def listing(operands: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     )
     first = operands["path"].str.split("; ").str[0]
     line = ("#L" + operands["lines"].str.extract(r"^(\d+)")[0]).fillna("")
-    address = operands["system"].map(_REPOSITORIES) + "/blob/" + operands["commit"] + "/" + first + line
+    address = (
+        operands["system"].map(sources.REPOSITORIES) + "/blob/" + operands["commit"] + "/" + first + line
+    )
     columns = [
         "operand", "mechanism", "condition", "reason", "system", "kernel", "direction", "access", "phase", "variant",
         "source",

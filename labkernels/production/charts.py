@@ -9,7 +9,20 @@ from labkernels.charts.grammar import PALETTE, mechanism_color
 from labkernels.kernels.sass import MECHANISMS
 
 #: The shape of each system's mark.
-SYSTEMS = {"FlashAttention-3": "circle", "FlashAttention-4": "square", "CUTLASS": "triangle-up"}
+SYSTEMS = {
+    "FlashAttention-3": "circle",
+    "FlashAttention-4": "square",
+    "CUTLASS": "triangle-up",
+    "FlashInfer": "diamond",
+    "FlashMLA": "cross",
+    "DeepGEMM": "triangle-down",
+    "DeepEP": "triangle-left",
+    "ThunderKittens": "triangle-right",
+    "quack": "wedge",
+    "FBGEMM": "arrow",
+    "vLLM": "M-1,-1L1,1M1,-1L-1,1Z",
+    "SGLang": "M0,-1L1,0.6L-1,0.6Z",
+}
 _CHOICE = [
     "system",
     "kernel",
@@ -56,7 +69,9 @@ def operand_map(choices: pd.DataFrame) -> alt.Chart:
             x=alt.X("mechanism:N", title=None, sort=list(MECHANISMS), axis=_GRID_ABOVE),
             y=alt.Y("name:N", title=None, sort=order, axis=alt.Axis(grid=True)),
             xOffset=alt.XOffset("system:N", sort=list(SYSTEMS)),
-            shape=alt.Shape("system:N", scale=shapes, legend=None),
+            shape=alt.Shape(
+                "system:N", title=None, scale=shapes, legend=alt.Legend(columns=6, symbolSize=70)
+            ),
             color=mechanism_color(rows["mechanism"].unique()).legend(None),
             opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
             tooltip=_CHOICE,
@@ -175,6 +190,36 @@ def followed(counts: pd.DataFrame) -> alt.Chart:
             ),
             opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.15)),
             tooltip=["statement", "does", "operands"],
+        )
+        .add_params(pick)
+    )
+
+
+def cluster_shapes(shapes: pd.DataFrame) -> alt.Chart:
+    """Share of a library's kernels by cluster shape.
+
+    Args:
+        shapes: of `library_kernels.clusters`.
+    """
+    order = sorted(shapes["cluster"].unique(), key=lambda name: [int(side) for side in name.split("×")])
+    order.sort(key=lambda name: int(name[0]) * int(name[-1]))
+    pick = alt.selection_point(name="picked_cluster", fields=["cluster"], bind="legend")
+    colors = alt.Scale(domain=order, range=[PALETTE[7], *PALETTE[:7], "#4d5358"][: len(order)])
+    return (
+        alt.Chart(shapes.assign(place=shapes["cluster"].map(order.index)))
+        .mark_bar()
+        .encode(
+            x=alt.X("share:Q", title="Share of kernels", axis=alt.Axis(format="%")),
+            y=alt.Y("library:N", title=None, axis=alt.Axis(labelLimit=220)),
+            color=alt.Color(
+                "cluster:N",
+                title="Cluster, M × N of the kernel",
+                scale=colors,
+                legend=alt.Legend(symbolType="square", symbolSize=120, columns=9),
+            ),
+            order="place:Q",
+            opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.15)),
+            tooltip=["library", "cluster", "kernels", alt.Tooltip("share:Q", format=".0%")],
         )
         .add_params(pick)
     )

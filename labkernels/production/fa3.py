@@ -4,12 +4,12 @@
 `flash_fwd_launch_template.h` 200-218, at commit 0251105a.
 """
 
-from ctypes import c_float
 from math import ceil
 
 from labkernels.errors import BadArgument
 from labkernels.operand import round_up
 from labkernels.production.attention import ELEMENT_BYTES, AttentionCall, Dispatch
+from labkernels.production.single import single
 
 MAX_SPLITS = 128  # that it chooses itself
 SPLIT_LIMIT = 256  # flash_api.cpp 1095: "num_splits > 256 not supported"
@@ -81,7 +81,7 @@ def _splits(
     total = batch * call.kv_heads * m_blocks
     bound = "; lengths differ: the most that a sequence may get, the GPU decides" if lengths_differ else ""
     tiles = f"{total} tiles on {call.sm_count} SMs"
-    if total >= _single(_single(0.8) * call.sm_count):
+    if total >= single(single(0.8) * call.sm_count):
         kv_head_bytes = call.seqlen_k * (call.head_dim + call.dv) * ELEMENT_BYTES[call.dtype]
         unmasked = not (causal or call.local)
         if kv_head_bytes > L2_SHARE_BYTES and m_blocks >= 2 * call.sm_count and unmasked:
@@ -91,15 +91,10 @@ def _splits(
     if n_blocks <= 4:
         return 1, f"{n_blocks} tiles of keys are too few to split"
     most = min(MAX_SPLITS, call.sm_count, n_blocks)
-    waves = [_single(total * parts / call.sm_count) for parts in range(1, most + 1)]
-    filled = [_single(wave / ceil(wave)) for wave in waves]
+    waves = [single(total * parts / call.sm_count) for parts in range(1, most + 1)]
+    filled = [single(wave / ceil(wave)) for wave in waves]
     chosen = 1 + next(at for at, reached in enumerate(filled) if reached >= 0.85 * max(filled))
     return chosen, f"{tiles}: the fewest parts within 15 % of the best fill{bound}"
-
-
-def _single(value: float) -> float:
-    """A number as a C++ `float` holds it."""
-    return c_float(value).value
 
 
 def _tile(call: AttentionCall, causal: bool, gathered: bool, dv: int) -> tuple[int, int]:
@@ -172,7 +167,7 @@ def _packs(call: AttentionCall, gathered: bool, num_splits: int, tile_m: int) ->
     if call.varlen:
         return True, "always with query lengths that differ"
     plain, packed = (
-        _single(rows / round_up(rows, tile_m)) for rows in (call.seqlen_q, call.seqlen_q * call.ratio)
+        single(rows / round_up(rows, tile_m)) for rows in (call.seqlen_q, call.seqlen_q * call.ratio)
     )
     fuller = plain < 0.9 * packed
     return fuller, f"tiles are full to {plain:.2f} without packing, to {packed:.2f} with it"

@@ -67,3 +67,31 @@ def counts(by_rule: Mapping[str, Followed], statements: Mapping[str, str]) -> pd
         for id, found in by_rule.items()
         for does, number in (("as the rule says", found.follow_count), ("otherwise", found.against_count))
     )
+
+
+def beside_measured(
+    by_rule: Mapping[str, Followed], statements: Mapping[str, str], verdicts: Mapping[str, tuple[str, str]]
+) -> pd.DataFrame:
+    """Each rule that production departs from, with what was measured of it, those with most departures first.
+
+    Args:
+        by_rule: of `followed`.
+        statements: sentences by the rule's id.
+        verdicts: outcome and evidence by the rule's id.
+
+    Returns:
+        Columns `rule`, `as it says`, `otherwise` (operands), `verdict`, `measured`, and `who departs`.
+    """
+    rows = [
+        {
+            "rule": statements[id],
+            "as it says": found.follow_count,
+            "otherwise": found.against_count,
+            "verdict": verdicts[id][0],
+            "measured": verdicts[id][1],
+            "who departs": found.against,
+        }
+        for id, found in by_rule.items()
+        if found.against_count
+    ]
+    return pd.DataFrame(sorted(rows, key=lambda row: -row["otherwise"]))

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from labkernels.operand import KIB
+from labkernels.production.practice import Practice
 from labkernels.studies.broadcast.findings import PULL, PUSH, PUSH_ALL
 from labkernels.studies.cluster_rows import EVERYONE, SLICES, by_fan_out, compare, exchange_rates
 from labkernels.studies.rule import Rules
@@ -69,6 +70,7 @@ def _slices_beat_one(frame: pd.DataFrame) -> tuple[bool, str]:
     take="push",
     statement="Push rather than pull.",
     scope=f"computed tiles, by slices, {LARGE_PIPELINES}; fan-out 2 to 16",
+    practice=Practice("mechanism.str.startswith('dsm', na=False)", "mechanism != 'dsm_load'"),
 )
 def _push_beats_pull(frame: pd.DataFrame) -> tuple[bool, str]:
     parts = _over(frame, PUSH, PULL, "computed", 2, 4, 8, 16)
@@ -183,6 +185,7 @@ def _reuse(frame: pd.DataFrame) -> tuple[bool, str]:
     "releases at cluster scope in 500.",
     scope="clusters of 2 to 16 CTAs, one store at a time, one cluster alone; 8 warps poll, resolution below 20 cycles",
     experiments=("visibility",),
+    practice=Practice("mechanism == 'dsm_store'", "variant.str.contains('st.async')"),
 )
 def _async_store(frame: pd.DataFrame) -> tuple[bool, str]:
     by_completion = {

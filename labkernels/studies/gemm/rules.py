@@ -46,7 +46,7 @@ def _ratio(rounds: Rounds, mnk: Mnk, first: tuple[str, int], second: tuple[str, 
     scope=f"{CUTLASS}, tiles of 128×128 and 128×256, every cluster of two and four and both swizzles where no tile is "
     "padded, M, N and K of at least 2048, against the same launch with multicast switched off",
     practice=Practice(
-        "direction == 'load' and operand in ['A', 'B'] and system == 'CUTLASS' and access == 'regular'",
+        "direction == 'load' and operand in ['A', 'B', 'A, B'] and access == 'regular'",
         "mechanism != 'tma_multicast'",
     ),
 )

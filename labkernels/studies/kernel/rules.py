@@ -4,6 +4,7 @@ import pandas as pd
 
 from labkernels.charts.text import span
 from labkernels.errors import NotMeasured
+from labkernels.production.practice import TMA, Practice
 from labkernels.studies.kernel import mainloop_findings as findings
 from labkernels.studies.kernel import triton_findings as triton
 from labkernels.studies.kernel.mainloop_findings import SQUARE, TALL, WIDE
@@ -25,6 +26,10 @@ def _times(tile: tuple[int, int]) -> str:
     take="TMA: one thread, and tensor cores lose nothing",
     statement="TMA keeps tensor cores busy to the last cycle, beside everything else they need.",
     scope=f"{OWN}; tiles of 128×128, 128×256 and 256×128; equal: within 1 % of the cycles alone",
+    practice=Practice(
+        "direction == 'load' and operand in ['A', 'B', 'A, B'] and phase == 'mainloop' and consumer == 'shared'",
+        TMA,
+    ),
 )
 def _tma_beside_tensor_cores(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = {tile: findings.beside(frame, "tma_tile", tile) for tile in TILES}

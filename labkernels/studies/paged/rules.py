@@ -83,6 +83,11 @@ def _paged_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="Take cp.async for pages of 1 to 4 rows, where a box is no more than a few rows.",
     scope=f"{PREFILL}; pages of 1, 2 and 4 rows",
     applies_to="index_rows >= 1 and index_rows <= 4",
+    practice=Practice(
+        "direction == 'load' and index_granularity == 'row' and phase == 'mainloop' and arch == 'sm_90' "
+        "and consumer == 'shared' and row_bytes_max <= 2048",
+        "mechanism == 'cp_async'",
+    ),
 )
 def _paged_short(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = [isolated_ratio(frame, "prefill", size).inverse for size in _sizes(frame, 1, 4)]

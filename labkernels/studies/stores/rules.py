@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from labkernels.production.practice import Practice
 from labkernels.studies.rule import Rules
 from labkernels.studies.stores import findings as found
 
@@ -39,6 +40,10 @@ def _stores_keep_up(frame: pd.DataFrame) -> tuple[bool, str]:
     statement="Do not store wgmma's two-byte fragments as they lie: a trip through shared memory pays.",
     scope=f"tiles of 64 to 256 rows of 128 bytes, {MATRIX.partition('; ')[2]}; four bytes a lane against stmatrix "
     "under the 128-byte swizzle; to HBM and to lines in L2",
+    practice=Practice(
+        "direction == 'store' and operand in ['O', 'D', 'dK', 'dV', 'dQ, dK, dV'] and phase != 'combine'",
+        "mechanism == 'tma_store' or route.str.startswith('s')",
+    ),
 )
 def _fragments_through_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     table = found.rates(frame)
@@ -59,6 +64,7 @@ def _fragments_through_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     take="a TMA store of the tile, or st.global; not a bulk store for each row",
     statement="A bulk store for each row needs rows of 512 bytes; shorter ones leave as a box.",
     scope=f"{MATRIX}; rows of 32 to 512 bytes of a matrix 8 KiB wide, a lane of one warp issues each row",
+    practice=Practice("mechanism == 'bulk_store' and variant == variant", "row_bytes_min >= 512"),
 )
 def _rows_by_tensor_map(frame: pd.DataFrame) -> tuple[bool, str]:
     table = found.rates(frame)
