@@ -7,6 +7,7 @@ from labkernels.charts import PALETTE
 from labkernels.charts.text import percent
 from labkernels.model.validate import within
 from labkernels.model.versus import Side
+from labkernels.store import RUNS, Store
 
 
 def speeds(table: pd.DataFrame) -> alt.LayerChart:
@@ -55,6 +56,28 @@ def lead(one: Side, other: Side, experiments: pd.DataFrame, rules: pd.DataFrame)
         "rules_alike": judged["they differ"].eq("").sum(),
         "rules_on_gpu": judged["they differ"].eq("on the GPU").sum(),
     }
+
+
+def every_card(store: Store) -> pd.DataFrame:
+    """Cards that have rows, the newest first: what they ran, when, and the state they were in."""
+    runs = store.read(RUNS)
+    days = runs["started_utc"].dt.strftime("%Y-%m-%d")
+    groups = runs.assign(day=days).groupby(["gpu_name", "gpu_uuid_hash"], sort=False)
+    table = groups.agg(
+        experiments=("experiment", "nunique"),
+        runs=("run_id", "size"),
+        last=("day", "max"),
+        driver=("driver_version", "max"),
+        limit=("power_limit_w", "max"),
+        lowest=("sm_clock_mhz_median", "min"),
+        highest=("sm_clock_mhz_median", "max"),
+    ).reset_index()
+    table["throttled"] = (
+        groups["throttle_reasons"].agg(lambda of: "; ".join(sorted(set(of.dropna())))).to_numpy()
+    )
+    names = {"gpu_name": "GPU", "gpu_uuid_hash": "card", "limit": "power limit, W"}
+    names |= {"lowest": "SM clock of a run, MHz, lowest", "highest": "highest"}
+    return table.sort_values("last", ascending=False, kind="stable").rename(columns=names)
 
 
 def foretold(table: pd.DataFrame) -> dict[str, str | float]:
