@@ -77,7 +77,10 @@ def test_every_figure_is_whole(chapter):
         assert figure["aria-label"].strip()
         assert figure.find("script", type="application/json").text.startswith("{")
         assert figure.select_one(".lab-chart-static svg path, .lab-chart-static svg line")
-        assert figure.find("figcaption").text.strip(), "no caption: finish the chart with charts.figure"
+        caption = figure.find("figcaption").text.strip()
+        assert caption, "no caption: finish the chart with charts.figure"
+        if "run_id" in figure.find("script", type="application/json").text:
+            assert re.search(r"\bcards?\b", caption), "which cards measured it?"
 
 
 @pytest.fixture

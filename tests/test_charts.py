@@ -88,6 +88,31 @@ def test_every_layer_of_the_grammar_renders_together():
     assert 'fill="#000' not in bundle["image/svg+xml"] and 'fill="black"' not in bundle["image/svg+xml"]
 
 
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (["one", "one"], " Measured on one card."),
+        (["one", "same"], " Measured on one card."),
+        (["one", "other"], " Measured on 2 cards."),
+        (["one", "published"], " Measured on one card."),
+        (["published"] * 2, ""),
+    ],
+)
+def test_a_caption_counts_the_cards_behind_its_chart(runs, said):
+    charts.tell_cards({"one": "a", "same": "a", "other": "b"})
+    chart = charts.figure(measured(rows(run_id=runs)), title="T", description="D", held_fixed="Tiles.")
+    page = charts.book_renderer(chart.to_dict())["text/html"]
+    assert f"<figcaption>Tiles.{said}</figcaption>" in page
+
+
+def test_a_run_that_only_the_caption_names_counts_too():
+    charts.tell_cards({"20260101T000000Z-00000000": "a"})
+    chart = charts.figure(
+        measured(rows(run_id="?")), title="T", description="D", held_fixed="Run 20260101T000000Z-00000000."
+    )
+    assert "00000000. Measured on one card." in charts.book_renderer(chart.to_dict())["text/html"]
+
+
 def test_without_vl_convert_the_chart_is_live_only(monkeypatch):
     monkeypatch.setattr(charts.grammar, "vlc", None)
     spec = alt.Chart(rows(), description="A test.").mark_point().to_dict()

@@ -136,7 +136,7 @@ def test_nothing_is_timed_where_the_contiguous_cache_is_refused_or_wrong(first, 
 def test_a_profile_that_lacks_kernels_is_an_error(monkeypatch):
     wheel = MadeUpWheel(dict.fromkeys((0, 128, 256, 384), 0.0))
     monkeypatch.setattr(wheel, "traced", lambda calls: [(0, SYMBOL, 50.0)])
-    with pytest.raises(flash.WrongKernel, match="20 calls, the profiler saw 1 kernels"):
+    with pytest.raises(flash.WrongKernel, match="20 calls, the profiler saw 1 attention kernels"):
         flash.time_variants(wheel, VARIANTS, rounds=5)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from myst_nb import glue
 
+from labkernels import charts
 from labkernels.book import MEASURED, NOT_HERE
 from labkernels.book.verdicts import verdict_table
 from labkernels.charts.tables import Table
@@ -83,6 +84,11 @@ class Chapter:
         self.gpu = self._shown(parameters["gpu"]) if "gpu" in parameters else ""
         self.said: dict[str, str] = {}
         self._own: dict[str, str] = {}
+        self._tell_cards()
+
+    def _tell_cards(self) -> None:
+        runs = self.store.read(RUNS).set_index("run_id")
+        charts.tell_cards(runs["gpu_uuid_hash"].fillna(runs["gpu_name"]).to_dict())
 
     def _shown(self, wanted: str) -> str:
         """The wanted GPU; of none, that with most full experiments, the chapter's own before the others.
@@ -128,6 +134,7 @@ class Chapter:
                 self._own[name] = measured.get(name) or run(name, self._preset, self.store)
             except NotInstalled as lacks:
                 missing[name] = str(lacks)
+        self._tell_cards()
         if missing and not self._own:
             raise NotInstalled("; ".join(dict.fromkeys(missing.values())))
         for name, why in missing.items():

@@ -15,6 +15,7 @@ from labkernels.charts.grammar import (
     mechanism_dash,
     own_points,
     published_points,
+    tell_cards,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "mechanism_dash",
     "own_points",
     "published_points",
+    "tell_cards",
 ]

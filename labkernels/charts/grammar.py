@@ -5,7 +5,7 @@ import html
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import altair as alt
 import pandas as pd
@@ -287,14 +287,31 @@ def book_renderer(spec: dict, **_metadata: object) -> dict[str, object]:
     prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'(\bid="|url\(#)(?=clip|gradient)', rf"\g<1>{prefix}-", svg)
     blob = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
-    caption = html.escape(spec.get("usermeta", {}).get("caption", ""))
+    caption = spec.get("usermeta", {}).get("caption", "")
+    caption = html.escape(caption + _on_cards(spec, caption))
     page = (
-        f'<figure class="lab-chart" role="group" aria-label="{html.escape(label, quote=True)}">'
+        f'<figure class="lab-chart" aria-label="{html.escape(label, quote=True)}">'
         f'<div class="lab-chart-static">{svg}</div>'
         f'<script type="application/json">{blob}</script>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
     return {"text/html": page, "image/svg+xml": svg, "text/plain": label}
+
+
+_card_of_run: dict[str, str] = {}
+
+
+def tell_cards(card_of_run: Mapping[str, str]) -> None:
+    """Say which card each run was made on: captions count the cards behind their chart."""
+    _card_of_run.update(card_of_run)
+
+
+def _on_cards(spec: dict, caption: str) -> str:
+    """On how many cards a chart was measured, as a sentence; none if neither rows nor caption name a known run."""
+    rows = (row for table in spec.get("datasets", {}).values() for row in table if isinstance(row, dict))
+    runs = {*(row.get("run_id") for row in rows), *caption.replace(".", " ").split()}
+    cards = {_card_of_run[run] for run in runs if run in _card_of_run}
+    return f" Measured on {'one card' if len(cards) == 1 else f'{len(cards)} cards'}." if cards else ""
 
 
 @alt.theme.register("lab", enable=False)
@@ -304,6 +321,7 @@ def lab_theme() -> alt.theme.ThemeConfig:
     font = "system-ui, sans-serif"
     return {
         "config": {
+            "aria": False,  # the figure has its label; one for each of a thousand marks would be noise
             "background": "transparent",
             "font": font,
             "range": {"category": PALETTE},

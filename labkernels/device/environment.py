@@ -15,7 +15,7 @@ from labkernels.kernels.build import toolchain
 from labkernels.paths import ROOT
 
 #: Recorded where they are installed: what makes the rows, and what runs chapters and draws.
-PACKAGES = ("numpy", "pandas", "altair", "papermill", "jax", "flash-attn3-jax", "torch", "fa3_fwd")
+PACKAGES = ("numpy", "pandas", "altair", "papermill", "jax", "flash-attn3-jax", "torch", "fa3_fwd", "vllm")
 
 
 def package_versions() -> dict[str, str]:

@@ -75,6 +75,8 @@ def parse(name: str) -> FlashKernel | None:
         if forward := _arguments(name, "CollectiveMainloopFwdSm90"):
             _, cluster, tile, head_dim_v, element, _, _, *flags = forward
             tile_m, tile_n, head_dim = _integers(tile)
+            if len(flags) == 15:  # vLLM's fork: a flag of its own after Qv, a type and a number at the end
+                flags = [*flags[:7], *flags[8:13]]
             (causal, local, softcap, varlen, paged, append, qv, registers, overlap, pack, split, colmajor) = (
                 _boolean(flag) for flag in flags
             )

@@ -2,9 +2,9 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from labkernels.production.flash_names import FlashKernel, demangle, parse
 from labkernels.protocols.rounds import interleaved
 
 BEFORE, AFTER = "prepare_varlen", "FlashAttnFwdCombine"
+Way = TypeVar("Way")
 
 
 @dataclass(frozen=True)
@@ -182,30 +183,35 @@ def time_variants(wheel: Wheel, variants: Sequence[Variant], rounds: int) -> lis
                 f"{variant} is left out: its output differs from the contiguous cache's by {difference}",
                 stacklevel=2,
             )
+    rows = []
+    for number, variant, kernel, times in launches(wheel, calls, rounds):
+        require_expected(variant, kernel, wheel.num_splits)
+        described = describe(variant, kernel, wheel.num_splits)
+        rows.append({**described, "max_difference": differences[variant], "round": number, **times})
+    return rows
+
+
+def launches(
+    wheel: Wheel, calls: Mapping[Way, Callable[[], Any]], rounds: int
+) -> Iterator[tuple[int, Way, FlashKernel, dict[str, float]]]:
+    """Make every call in every round, in random order: round, way, the kernel that ran, the columns of its times.
+
+    Raises:
+        WrongKernel: the profiler saw another number of attention kernels.
+    """
     turns = interleaved(list(calls), rounds)
 
     def run() -> None:
         for turn in turns:
-            for variant in turn:
-                calls[variant]()
+            for way in turn:
+                calls[way]()
 
-    launches = attribute([(demangle(name), us) for _, name, us in sorted(wheel.traced(run))])
-    made = [(number, variant) for number, turn in enumerate(turns) for variant in turn]
-    if len(launches) != len(made):
-        raise WrongKernel(f"{problem}: {len(made)} calls, the profiler saw {len(launches)} kernels")
-    rows = []
-    for (number, variant), (kernel, kernel_us, beside_us) in zip(made, launches, strict=True):
-        require_expected(variant, kernel, wheel.num_splits)
-        rows.append(
-            {
-                **describe(variant, kernel, wheel.num_splits),
-                "max_difference": differences[variant],
-                "round": number,
-                "kernel_us": round(kernel_us, 3),
-                "beside_us": round(beside_us, 3),
-            }
-        )
-    return rows
+    seen = attribute([(demangle(name), us) for _, name, us in sorted(wheel.traced(run))])
+    made = [(number, way) for number, turn in enumerate(turns) for way in turn]
+    if len(seen) != len(made):
+        raise WrongKernel(f"{len(made)} calls, the profiler saw {len(seen)} attention kernels")
+    for (number, way), (kernel, kernel_us, beside_us) in zip(made, seen, strict=True):
+        yield number, way, kernel, {"kernel_us": round(kernel_us, 3), "beside_us": round(beside_us, 3)}
 
 
 def attribute(kernels: list[tuple[str, float]]) -> list[tuple[FlashKernel, float, float]]:
