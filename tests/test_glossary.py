@@ -3,6 +3,7 @@
 import json
 import re
 
+import nbformat
 import pytest
 
 from labkernels.mechanisms import MECHANISMS
@@ -12,7 +13,8 @@ from labkernels.studies.experiments import studies
 
 ROWS = [
     [cell.strip() for cell in line[1:-1].split("|")]
-    for line in (BOOK / "glossary.md").read_text("utf8").splitlines()
+    for cell in nbformat.read(BOOK / "glossary.ipynb", as_version=4).cells
+    for line in cell.source.splitlines()
     if line.startswith("| ") and not line.startswith(("| word", "| ---"))
 ]
 STORED = [name for row in ROWS for name in re.findall("`(.*?)`", row[-1])]

@@ -2,7 +2,8 @@
 (() => {
   const NARROW = 480; // pixels
 
-  const GLYPH = 7.6; // pixels of a title's letter, on average
+  const GLYPH = 9.2; // pixels of a title's letter, on average
+  const MARGIN = 60; // pixels beside a narrow plot, for the labels of its y axis
 
   // A title breaks where the column ends: Vega draws it as one line.
   function wrapped(text, width) {
@@ -13,6 +14,13 @@
       else lines[lines.length - 1] = last ? `${last} ${word}` : word;
     }
     return lines;
+  }
+
+  // An x axis of a narrow plot: its title breaks, and names stand aslant.
+  function narrowed(x, width) {
+    const isNamed = x.type === "nominal" || x.type === "ordinal";
+    const axis = x.axis === null || !isNamed ? x.axis : { ...x.axis, labelAngle: -90, labelOverlap: false };
+    return { ...x, ...(axis === undefined ? {} : { axis }), ...(x.title ? { title: wrapped(x.title, width - 2 * MARGIN) } : {}) };
   }
 
   // A single or layered view fills the column; a composed one stacks its views where the page is narrow.
@@ -28,7 +36,12 @@
     }
     if (width < NARROW) {
       spec.columns = 1;
-      spec.config.axisXDiscrete = { labelAngle: -40, ...spec.config.axisXDiscrete };
+      Object.assign(spec.config.legend, { labelLimit: width - MARGIN, layout: { top: { direction: "vertical" } } });
+      spec = JSON.parse(JSON.stringify(spec), (key, value) => {
+        if (key === "legend" && value?.labelLimit) return { ...value, labelLimit: width - MARGIN };
+        if (key === "y" && value?.axis?.labelLimit) return { ...value, axis: { ...value.axis, labelLimit: 2 * MARGIN } };
+        return key === "x" && value?.field ? narrowed(value, width) : value;
+      });
       if (spec.hconcat) {
         spec.vconcat = spec.hconcat;
         delete spec.hconcat;
@@ -73,5 +86,9 @@
     root.dataset.theme = theme;
   });
 
+  // The theme names these otherwise than they read: who speaks to their screen could not call them.
+  const MISNAMED = "summary[aria-label], .search-button__button, .theme-switch-button";
+
+  document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(MISNAMED).forEach((one) => one.removeAttribute("aria-label")));
   document.addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure.lab-chart").forEach(draw));
 })();

@@ -17,7 +17,8 @@ class References:
         return f"{len(self.sources)} sources of {len(self.numbers)} numbers"
 
     def _repr_html_(self) -> str:
-        return f"<ul>{''.join(self._line(key, one) for key, one in self.sources.items())}</ul>"
+        lines = "".join(self._line(key, one) for key, one in self.sources.items())
+        return f'<div class="lab-plain"><ul>{lines}</ul></div>'
 
     def _line(self, key: str, one: dict[str, str]) -> str:
         rows = self.numbers[self.numbers["source"].eq(one["source"])]

@@ -132,7 +132,7 @@ _STYLE = """
 .lab-tree p { margin: 0.3rem 0; }
 .lab-tree .lab-asks { font-weight: bold; }
 .lab-sheet section { break-inside: avoid; }
-.lab-sheet h3 { margin: 0.8rem 0 0.2rem; font-size: 1.1em; }
+.lab-sheet h2 { margin: 0.8rem 0 0.2rem; font-size: 1.1em; }
 .lab-sheet li { margin: 0.4rem 0; }
 .lab-sheet small { display: block; }
 html[data-theme="dark"] .bd-content div.cell_output .text_html:has(:is(.lab-tree, .lab-sheet)) {
@@ -140,7 +140,7 @@ html[data-theme="dark"] .bd-content div.cell_output .text_html:has(:is(.lab-tree
 }
 @media print {
   .lab-sheet { columns: 2; font-size: 0.72em; }
-  .lab-sheet h3 { font-size: 1.1em !important; }
+  .lab-sheet h2 { font-size: 1.1em !important; }
 }
 """
 
@@ -218,7 +218,7 @@ class Sheet:
 
     def _repr_html_(self) -> str:
         groups = "".join(
-            f"<section><h3>{html.escape(group)}</h3><ul>{''.join(map(self._rule, names))}</ul></section>"
+            f"<section><h2>{html.escape(group)}</h2><ul>{''.join(map(self._rule, names))}</ul></section>"
             for group, names in DOZEN.items()
         )
         return f'<div class="lab-sheet"><style>{_STYLE}</style>{groups}</div>'

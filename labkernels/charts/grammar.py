@@ -290,7 +290,7 @@ def book_renderer(spec: dict, **_metadata: object) -> dict[str, object]:
     caption = spec.get("usermeta", {}).get("caption", "")
     caption = html.escape(caption + _on_cards(spec, caption))
     page = (
-        f'<figure class="lab-chart" role="group" aria-label="{html.escape(label, quote=True)}">'
+        f'<figure class="lab-chart" aria-label="{html.escape(label, quote=True)}">'
         f'<div class="lab-chart-static">{svg}</div>'
         f'<script type="application/json">{blob}</script>'
         f"<figcaption>{caption}</figcaption></figure>"
@@ -321,6 +321,7 @@ def lab_theme() -> alt.theme.ThemeConfig:
     font = "system-ui, sans-serif"
     return {
         "config": {
+            "aria": False,  # the figure has its label; one for each of a thousand marks would be noise
             "background": "transparent",
             "font": font,
             "range": {"category": PALETTE},

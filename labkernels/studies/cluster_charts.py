@@ -106,7 +106,7 @@ def transports(
 
 
 def bound(points: pd.DataFrame, x: alt.X, y: str, label: str) -> alt.LayerChart:
-    """A bound that varies along x: a thin dashed line, labelled at its last point.
+    """A bound that varies along x: a thin dashed line, labeled at its right end.
 
     Args:
         points: columns of `x` and `y`.
@@ -118,7 +118,7 @@ def bound(points: pd.DataFrame, x: alt.X, y: str, label: str) -> alt.LayerChart:
     line = base.mark_line(strokeDash=[3, 3], strokeWidth=1.2, color="currentColor").encode(
         tooltip=[alt.Tooltip("bound:N", title="Bound"), alt.Tooltip(f"{y}:Q", format=",.4~r")]
     )
-    last = points.iloc[[-1]].assign(bound=label)
+    last = points.loc[[points[x.to_dict()["field"]].idxmax()]].assign(bound=label)
     text = (
         alt.Chart(last)
         .mark_text(align="right", baseline="bottom", dy=-4)

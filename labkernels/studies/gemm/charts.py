@@ -75,7 +75,7 @@ def over_library(table: pd.DataFrame) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=60, opacity=1).encode(
         x=alt.X("ratio:Q", scale=scale), tooltip=list(shown.columns)
     )
-    chart = interval + points + ceiling(1.0, "the library", axis="x")
+    chart = interval + points + ceiling(1.0, "library", axis="x")
     return chart.properties(height=alt.Step(18))
 
 
