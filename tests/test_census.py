@@ -321,6 +321,17 @@ def test_cubins_in_plain_data_are_found(capsys, tmp_path, images):
         assert [k["kernel"] for k in json.loads(out)["kernels"]] == ["third"] * number + ["first", "second"]
 
 
+def test_a_fatbin_in_plain_data_is_found(capsys, tmp_path, images):
+    """As CuTe DSL writes libraries ahead of time: NVIDIA's tool sees only fatbins in a section of their own."""
+    fat = fatbin(entry(images["stg"], "a.cu"), entry(cubin("ldg", kernel="third"), "b.cu"))
+    status, out, err = run(capsys, "--json", write(tmp_path / "x.so", host_library(b"") + bytes(64) + fat))
+    assert (status, err) == (0, "")
+    assert [k["kernel"] for k in json.loads(out)["kernels"]] == ["first", "third"]
+    damaged = fatbin(entry(images["stg"][:80], "a.cu"))
+    status, _, err = run(capsys, "--json", write(tmp_path / "y.so", host_library(b"") + damaged))
+    assert status == 1 and "y.so" in err
+
+
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_100", "sm_103f", "sm_120a"])
 def test_architectures_go_by_their_names(capsys, tmp_path, arch):
     module = ptx.kernel([ptx.SAMPLES["stg"]], arch=arch).replace(".version 8.6", ".version 8.8")

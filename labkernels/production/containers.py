@@ -218,17 +218,19 @@ def _unpack_binary(path: Path, member: str, scratch: Path, selection: Selection)
                     "no cubin in this file; PTX inside it can be passed after cuobjdump -xptx all"
                 )
             refused: UnreadableError | None = None
-        except NoCodeError:
-            if not bare:
+        except NoCodeError as error:
+            # The tool looks in a section of their own for fatbins; CuTe DSL's libraries have theirs in plain data.
+            unlisted = any(_fatbin_entries(data, fatbins))
+            if not bare and not unlisted:
                 raise
-            listed, refused = [], None
+            listed, refused = [], error if unlisted else None
         except UnreadableError as error:
             listed, refused = [], error
         if not selection.closed:  # a library that has kernels; their list was looked at, not their code
             closed.refuse_name(member or path.name, host.own_name if host else "")
         if refused or len(set(listed)) < len(listed):  # what shares a name would be written over each other
             extracted += _extract_one_by_one(data, fatbins, scratch)
-            if refused and not any(isinstance(one, Path) for one in extracted):
+            if refused and not bare and not any(isinstance(one, Path) for one in extracted):
                 raise refused
         elif listed:
             _cuobjdump("-xelf", "all", path, cwd=scratch)
