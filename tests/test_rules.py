@@ -190,6 +190,10 @@ BENT = [
     ("warps_of_cp_async", "cycles_per_step", 0.5, "mechanism == 'cp_async' and producer_warps == 2"),
     ("swizzle_of_128_bytes", "cycles_per_step", 0.2, "swizzle_bytes == 0"),
     ("arithmetic_left_over", "cycles_per_step", 1.2, "mechanism == 'tma_tile' and compute == 'fma'"),
+    ("cp_async_past_l1", "tflops", 0.8, "loads == 'cp_async_bypass'"),
+    ("tma_in_large_gemms", "tflops", 0.85, "loads == 'tma' and schedule == 'pingpong'"),
+    ("half_empty_tiles", "duration_us", 0.7, "loads == 'tma' and m == 64"),
+    ("triton_descriptors", "duration_us", 1.2, "loads == 'descriptors' and kernel == 'gemm'"),
 ]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from labkernels.errors import NotMeasured
+from labkernels.model import kernel_pairs
 from labkernels.model.choosing import ADVISOR
 from labkernels.model.configurations import LOADS, frames, left_out
 from labkernels.operand import KIB
@@ -130,11 +131,15 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),
-    "gemm_tma_over_cp_async_pingpong": (
-        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.PINGPONG),
-    ),
+    "gemm_tma_over_cp_async_pingpong": ("ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.PINGPONG)),
     "gemm_tma_over_cp_async_cooperative": (
-        "ratio", "gemm_loads", lambda frame: pairs.gemm_tma_over_cp_async(frame, pairs.COOPERATIVE),
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.COOPERATIVE),
+    ),
+    "gemm_tma_over_cp_async_past_l1_pingpong": (
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.PINGPONG, "cp_async_bypass"),
+    ),
+    "gemm_tma_over_cp_async_past_l1_cooperative": (
+        "ratio", "gemm_loads", pairs.gemm_tma_over_cp_async(pairs.COOPERATIVE, "cp_async_bypass"),
     ),
     "gemm_tma_store_over_direct_store": ("ratio", "gemm_loads", pairs.gemm_tma_store_over_direct_store),
     "triton_gemm_tma_over_pointers": ("ratio", "triton_loads", triton.triton_gemm_tma_over_pointers),
@@ -145,10 +150,12 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
 #: Figures that are scores of the advisor, the worst over all splits, and which is the worst.
 OF_ADVISOR = {"advisor_agreement": ("agreement", "idxmin"), "advisor_regret_p95": ("regret_p95", "idxmax")}
 
+PAIRS = "kernel_advice_error_p90"
+
 #: Every name that a reader may rely on, in the order of the table, with its unit.
 FIGURES = (
     {name: unit for name, (unit, _, _) in OF_ROWS.items()}
-    | dict.fromkeys(OF_ADVISOR, "ratio")
+    | dict.fromkeys((*OF_ADVISOR, PAIRS), "ratio")
     | {"cards": "cards"}
 )
 
@@ -193,6 +200,19 @@ def _of_advisor(store: Store, gpu: str) -> dict[str, Figure]:
     return found
 
 
+def _of_pairs(store: Store, gpu: str) -> Figure:
+    """How far the prediction for a kernel is off, over pairs of real kernels."""
+    try:
+        table = kernel_pairs.pairs(store, gpu)
+        run_id = select.latest_run(store, "mainloop", gpu)
+    except NotMeasured as missing:
+        return Figure(None, "ratio", note=str(missing))
+    near = table["error"].abs().le(kernel_pairs.NEAR).mean()
+    note = f"over {len(table)} pairs of real kernels, {near:.0%} within {kernel_pairs.NEAR:.0%}"
+    value, low, high = kernel_pairs.error_p90(table)
+    return Figure(value, "ratio", low, high, run_id, note)
+
+
 def headline(store: Store, progress: Progress = silent) -> dict[str, dict[str, Figure]]:
     """All figures by GPU name and figure name; not measured is a value of None, never left out.
 
@@ -203,6 +223,7 @@ def headline(store: Store, progress: Progress = silent) -> dict[str, dict[str, F
     def of(gpu: str) -> dict[str, Figure]:
         by_card = runs_by_card(store, gpu)
         figures = {name: _of_rows(store, gpu, name, by_card) for name in progress(OF_ROWS, gpu)}
-        return figures | _of_advisor(store, gpu) | {"cards": Figure(len(by_card), "cards")}
+        figures |= _of_advisor(store, gpu) | {PAIRS: _of_pairs(store, gpu)}
+        return figures | {"cards": Figure(len(by_card), "cards")}
 
     return {gpu: of(gpu) for gpu in select.require_gpus(store)}

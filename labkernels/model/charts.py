@@ -49,6 +49,43 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None = None)
     return alt.vconcat(*(alt.hconcat(*panels[at : at + 2]) for at in range(0, len(panels), 2)))
 
 
+def kernel_pairs(table: pd.DataFrame) -> alt.LayerChart:
+    """Predicted over measured gain of TMA, a color for each source, with a band of 10 %.
+
+    Args:
+        table: of `kernel_pairs.pairs`.
+    """
+    ends = pd.Series(
+        [table[["measured", "predicted"]].min().min(), table[["measured", "predicted"]].max().max()]
+    )
+    band = alt.Chart(pd.DataFrame({"measured": ends, "under": ends * 0.9, "over": ends * 1.1}))
+    title = "Measured: time without TMA over that with it"
+    x = alt.X("measured:Q", title=title, scale=alt.Scale(zero=False, nice=False))
+    y_title, y_scale = "Predicted", alt.Scale(zero=False, nice=False)
+    order = list(dict.fromkeys(table["source"]))
+    base = alt.Chart(table).encode(
+        y=alt.Y("predicted:Q", title=y_title, scale=y_scale),
+        color=alt.Color(
+            "source:N",
+            title="Kernels",
+            sort=order,
+            scale=alt.Scale(domain=order, range=charts.PALETTE[: len(order)]),
+        ),
+        tooltip=[
+            "source",
+            "kernel",
+            *(alt.Tooltip(name, format=".3f") for name in ("measured", "low", "high", "predicted")),
+        ],
+    )
+    within = band.mark_area(opacity=0.15, color="#7f8790").encode(
+        x=x, y=alt.Y("under:Q", title=y_title, scale=y_scale), y2="over:Q"
+    )
+    bars = base.mark_rule(opacity=0.5).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    return alt.layer(within, bars, base.mark_point(filled=True, size=40).encode(x=x)).properties(
+        width=420, height=300
+    )
+
+
 def splits(scores: pd.DataFrame) -> alt.LayerChart:
     """95th percentile of regret of each policy, a line of the chart for each split.
 

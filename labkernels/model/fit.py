@@ -1,8 +1,12 @@
 """Fits the model's constants to the microbenchmarks of one GPU, and stores them with what they are from."""
 
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 
+from labkernels.errors import NotMeasured
+from labkernels.model import beside
 from labkernels.model.closed_form import (
     DSM,
     PREFERENCE,
@@ -294,7 +298,7 @@ def _about(way: str, name: str) -> tuple[str, str]:
             "ratio",
             "measured over predicted cycles, quantile; of loads, over tile sizes that were not fitted",
         )
-    return SHARED.get((way, name)) or OF_WAY[name]
+    return SHARED.get((way, name)) or (OF_WAY | beside.MEANINGS)[name]
 
 
 def save(
@@ -316,6 +320,10 @@ def save(
     """
     measured = frames(store, gpu)
     of, _ = fit(measured, progress)
+    with suppress(NotMeasured):  # a model of loads alone is one, too
+        loops = frames(store, gpu, ("mainloop", "mainloop_power"))
+        of |= beside.constants_beside(*loops.values())
+        measured |= loops
     runs = ";".join(sorted({str(frame["run_id"].iloc[0]) for frame in measured.values()}))
     rows = [
         {"gpu": gpu, "way": way, "constant": name, "value": _text(value), "unit": unit, "meaning": meaning,

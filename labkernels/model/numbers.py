@@ -3,13 +3,15 @@
 import pandas as pd
 
 from labkernels.charts.text import percent
-from labkernels.model import validate
+from labkernels.model import beside, validate
+from labkernels.model import kernel_pairs as pairs
 from labkernels.model.choosing import ADVISOR, score
 from labkernels.model.closed_form import constants
 from labkernels.model.fit import FORWARDED_NAMES, NAMES
 from labkernels.operand import KIB, MIB
 from labkernels.store import Store
 from labkernels.store.provenance import kernels_unchanged
+from labkernels.studies import select
 from labkernels.studies.stats import where
 
 
@@ -171,3 +173,26 @@ def stale(store: Store, gpu: str) -> str:
     runs = sorted(set(fitted(store, gpu)["run_ids"].str.split(";").explode()))
     unchanged = kernels_unchanged(store)
     return ", ".join(run for run in runs if unchanged.get(run) is False) or "none"
+
+
+def kernel_pairs(store: Store, gpu: str, table: pd.DataFrame) -> dict[str, str]:
+    """The producers' rates beside tensor cores, how they did on other tiles, and over pairs of real kernels.
+
+    Args:
+        store: the rows.
+        gpu: whose.
+        table: of `kernel_pairs.pairs`.
+    """
+    of = constants(gpu, store.root)
+    tested = beside.tested(select.require_rows(store, "mainloop", gpu), of)
+    rates = {
+        f"beside_copy_{short}": f"{of[beside.way(name), beside.COPY]:.0f}"
+        for short, name in (("tma", "tma_tile"), ("cp", "cp_async"), ("ldg", "ldg"))
+    }
+    return rates | {
+        "beside_read_cp": f"{of[beside.way('cp_async'), beside.READ]:.0f}",
+        "beside_tested": percent((tested["ratio"] - 1).abs().max(), 1),
+        "pairs": f"{len(table)}",
+        "pairs_near": percent(table["error"].abs().le(pairs.NEAR).mean()),
+        "pairs_p90": percent(pairs.error_p90(table).value, 1),
+    }

@@ -18,10 +18,10 @@ SYSTEMS = {
     "DeepGEMM": "triangle-down",
     "DeepEP": "triangle-left",
     "ThunderKittens": "triangle-right",
-    "quack": "wedge",
-    "FBGEMM": "arrow",
-    "vLLM": "M-1,-1L1,1M1,-1L-1,1Z",
-    "SGLang": "M0,-1L1,0.6L-1,0.6Z",
+    "quack": "M0,-1L0.3,-0.3L1,-0.3L0.45,0.15L0.65,0.9L0,0.45L-0.65,0.9L-0.45,0.15L-1,-0.3L-0.3,-0.3Z",
+    "FBGEMM": "M-0.45,-0.8L0.45,-0.8L0.9,0L0.45,0.8L-0.45,0.8L-0.9,0Z",
+    "vLLM": "M-0.8,-0.9L0.8,-0.9L-0.8,0.9L0.8,0.9Z",
+    "SGLang": "M-0.9,-0.8L-0.9,0.8L0.9,-0.8L0.9,0.8Z",
 }
 _CHOICE = [
     "system",
@@ -62,6 +62,7 @@ def operand_map(choices: pd.DataFrame) -> alt.Chart:
     )
     shown = "(!system || datum.system == system) && (!indexed || datum.index == indexed)"
     shapes = alt.Scale(domain=list(SYSTEMS), range=list(SYSTEMS.values()))
+    legend = alt.Legend(orient="top", columns=6, symbolSize=80)
     return (
         alt.Chart(rows[["name", "index", *_CHOICE]])
         .mark_point(filled=True, size=75)
@@ -69,15 +70,13 @@ def operand_map(choices: pd.DataFrame) -> alt.Chart:
             x=alt.X("mechanism:N", title=None, sort=list(MECHANISMS), axis=_GRID_ABOVE),
             y=alt.Y("name:N", title=None, sort=order, axis=alt.Axis(grid=True)),
             xOffset=alt.XOffset("system:N", sort=list(SYSTEMS)),
-            shape=alt.Shape(
-                "system:N", title=None, scale=shapes, legend=alt.Legend(columns=6, symbolSize=70)
-            ),
+            shape=alt.Shape("system:N", title=None, scale=shapes, legend=legend),
             color=mechanism_color(rows["mechanism"].unique()).legend(None),
             opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
             tooltip=_CHOICE,
         )
         .add_params(system, index)
-        .properties(height=alt.Step(17))
+        .properties(width=560, height=alt.Step(17))
     )
 
 
@@ -87,8 +86,9 @@ def features(spread: pd.DataFrame) -> alt.FacetChart:
     Args:
         spread: of `catalog.by_feature`.
     """
-    sizes = ["64 B", "128 B", "192 B", "256 B", "512 B", "4 B", "16 B"]
-    order = [*sizes, *sorted(set(spread["value"]) - {"not known"}), "not known"]
+    values = set(spread["value"]) - {"not known"}
+    sizes = sorted((one for one in values if one.endswith(" B")), key=lambda one: int(one.split()[0]))
+    order = [*sizes, *sorted(values - {*sizes}), "not known"]
     base = alt.Chart(spread).encode(
         x=alt.X("mechanism:N", title=None, sort=list(MECHANISMS), axis=_GRID_ABOVE),
         y=alt.Y("value:N", title=None, sort=order, axis=alt.Axis(grid=True)),
@@ -204,7 +204,11 @@ def cluster_shapes(shapes: pd.DataFrame) -> alt.Chart:
     order = sorted(shapes["cluster"].unique(), key=lambda name: [int(side) for side in name.split("×")])
     order.sort(key=lambda name: int(name[0]) * int(name[-1]))
     pick = alt.selection_point(name="picked_cluster", fields=["cluster"], bind="legend")
-    colors = alt.Scale(domain=order, range=[PALETTE[7], *PALETTE[:7], "#4d5358"][: len(order)])
+    hues = {"1×1": 7, "2×1": 0, "1×2": 1, "2×2": 2, "4×1": 5, "1×4": 6, "1×8": 4, "2×4": 3}
+    colors = [
+        PALETTE[hues[name]] if name in hues else "#4d5358" if name == "4×2" else "#c3c8cd" for name in order
+    ]
+    scale = alt.Scale(domain=order, range=colors)
     return (
         alt.Chart(shapes.assign(place=shapes["cluster"].map(order.index)))
         .mark_bar()
@@ -214,8 +218,8 @@ def cluster_shapes(shapes: pd.DataFrame) -> alt.Chart:
             color=alt.Color(
                 "cluster:N",
                 title="Cluster, M × N of the kernel",
-                scale=colors,
-                legend=alt.Legend(symbolType="square", symbolSize=120, columns=9),
+                scale=scale,
+                legend=alt.Legend(orient="top", symbolType="square", symbolSize=120, columns=10),
             ),
             order="place:Q",
             opacity=alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.15)),

@@ -2,19 +2,29 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 
-from labkernels.kernels.registry import kernels
+from labkernels.kernels.registry import KernelSpec, kernels
 from labkernels.kernels.render import render
 from labkernels.store import RUNS, Store
 
 
 def kernels_sha256(names: Iterable[str], arch: str) -> str | None:
     """Hash over the PTX of some kernels, as a run stores it; None if one of them does not exist (any more)."""
-    known = {spec.name: spec for spec in kernels()}
-    names = set(names)
-    if not names or not names <= known.keys():
-        return None
-    return digest(hashlib.sha256(render(known[name], arch).encode()).hexdigest() for name in names)
+    hashes = [_ptx_sha256(name, arch) for name in names]
+    return digest(one for one in hashes if one) if hashes and None not in hashes else None
+
+
+@cache
+def _ptx_sha256(name: str, arch: str) -> str | None:
+    """Hash of a kernel's PTX; None if there is no such kernel."""
+    spec = _known().get(name)
+    return hashlib.sha256(render(spec, arch).encode()).hexdigest() if spec else None
+
+
+@cache
+def _known() -> dict[str, KernelSpec]:
+    return {spec.name: spec for spec in kernels()}
 
 
 def digest(ptx_sha256: Iterable[str]) -> str:

@@ -199,7 +199,8 @@ def rules(store: Store, gpu: str) -> pd.DataFrame:
     A card's run is cut to the cells that it shares with the run that the book shows. It judges a rule only if the shown
     run, cut to the same cells, still says what it says of all its cells: else the cells are too few, whoever has them.
     """
-    by_card = runs_by_card(store, gpu).values()
+    by_card = runs_by_card(store, gpu)
+    newest = cache(lambda name, card: _newest(store, name, gpu, by_card[card]))
     pair = cache(lambda name, first, second: shared(store, name, first, second))
     found = []
     for verdict in judge(store, gpu):
@@ -207,8 +208,8 @@ def rules(store: Store, gpu: str) -> pd.DataFrame:
             continue
         names, holds = verdict.rule.experiments, verdict.outcome == "holds"
         outcomes = [holds]
-        for runs in by_card:
-            others = [_newest(store, name, gpu, runs) for name in names]
+        for card in by_card:
+            others = [newest(name, card) for name in names]
             if None in others or tuple(others) == verdict.run_ids:
                 continue
             pairs = [pair(*one) for one in zip(names, verdict.run_ids, others, strict=True)]

@@ -12,6 +12,7 @@ from labkernels.store import Store
 from labkernels.studies import select
 from labkernels.studies.broadcast.rules import RULES as BROADCAST
 from labkernels.studies.crossover.rules import RULES as CROSSOVER
+from labkernels.studies.gemm.pair_rules import RULES as PAIRS
 from labkernels.studies.gemm.rules import RULES as GEMM
 from labkernels.studies.kernel.rules import RULES as KERNEL
 from labkernels.studies.l2.rules import RULES as L2
@@ -21,7 +22,18 @@ from labkernels.studies.paged.rules import RULES as PAGED
 from labkernels.studies.rule import Rule
 from labkernels.studies.stores.rules import RULES as STORES
 
-RULES: tuple[Rule, ...] = (*CROSSOVER, *LATENCY, *L2, *STORES, *MULTICAST, *BROADCAST, *PAGED, *GEMM, *KERNEL)
+RULES: tuple[Rule, ...] = (
+    *CROSSOVER,
+    *LATENCY,
+    *L2,
+    *STORES,
+    *MULTICAST,
+    *BROADCAST,
+    *PAGED,
+    *GEMM,
+    *KERNEL,
+    *PAIRS,
+)
 
 
 @dataclass(frozen=True)

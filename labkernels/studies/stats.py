@@ -129,14 +129,16 @@ def paired(first: pd.DataFrame, second: pd.DataFrame, column: str) -> Ratio:
         NotMeasured: They have no round in common.
         ValueError: One of them has rows of more than one configuration.
     """
-    of = [frame.set_index(["run_id", "round"])[column].sort_index() for frame in (first, second)]
-    for series in of:
-        if series.index.has_duplicates:
-            raise ValueError(f"{column}: more than one configuration; say which, a round has several rows")
-    both = pd.concat(of, axis=1, join="inner")
-    if both.empty:
+    of = [
+        dict(zip(zip(frame["run_id"], frame["round"], strict=True), frame[column], strict=True))
+        for frame in (first, second)
+    ]
+    if len(of[0]) < len(first) or len(of[1]) < len(second):
+        raise ValueError(f"{column}: more than one configuration; say which, a round has several rows")
+    rounds = sorted(of[0].keys() & of[1].keys())
+    if not rounds:
         raise NotMeasured(f"{column}: no round that both were measured in")
-    return bootstrap_ratio(both.iloc[:, 0], both.iloc[:, 1])
+    return bootstrap_ratio(*([values[one] for one in rounds] for values in of))
 
 
 def summarize(values: ArrayLike) -> Summary:

@@ -20,7 +20,7 @@ class Parameters:
 
     Attributes:
         shapes: (M, N, K), each in bf16 and e4m3.
-        swizzle: Most neighbouring columns of tiles walked together.
+        swizzle: Most neighbouring columns of tiles walked together, where whole groups fill the product.
         rounds: Timed samples of each kernel; all kernels of a shape are interleaved.
         sample_us: Length of one sample, at least one launch of each operand set.
         spread_l2: A and B of all operand sets take at least so many times the L2.
@@ -45,6 +45,7 @@ PRESETS = {
             (8192, 8192, 1024),
             (16, 8192, 8192),
             (64, 28672, 8192),
+            (128, 28672, 8192),
             (128, 4096, 14336),
             (1408, 3072, 4096),
             (1536, 1408, 4096),
@@ -73,7 +74,10 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
                 prepared = [Prepared(clocks, Candidate(None, sms), operands, parameters.sample_us)]
                 prepared += [
                     Prepared(
-                        library, Candidate(kernel, sms, parameters.swizzle), operands, parameters.sample_us
+                        library,
+                        Candidate(kernel, sms, kernel.swizzle(shape, parameters.swizzle)),
+                        operands,
+                        parameters.sample_us,
                     )
                     for library in libraries
                     for kernel in library.kernels

@@ -7,15 +7,9 @@ from labkernels.protocols.experiment import Experiment, Progress, Result, needs
 from labkernels.studies.gemm.gemm_traffic import count
 from labkernels.studies.gemm.library import pair_libraries, require_pairs
 
-METRICS = (
-    {metric: column for metric, (column, _) in counters.OF_SM.items()}
-    | {metric: column for metric, column in counters.MEMORY_PATH.items() if "programmatic" not in metric}
-    | {
-        "sm__inst_executed_pipe_tensor.sum": "tensor_instructions",
-        "sm__pipe_tensor_cycles_active.sum": "tensor_cycles",
-        "smsp__inst_executed_op_local.sum": "local_instructions",
-    }
-)
+METRICS = {metric: column for metric, (column, _) in counters.OF_SM.items()} | {
+    metric: column for metric, column in counters.MEMORY_PATH.items() if "programmatic" not in metric
+}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ CONTROLS = {"cp_async_bypass": "bypass.h", "cp_async_unpredicated": "unpredicate
 STORES = ("tma", "direct")
 TILES = {"pingpong": (128, 128), "cooperative": (128, 256), "plain": (128, 128)}
 """CUTLASS's warp specializations, with the tile of each. `plain` has one consumer group, and a CTA for each tile."""
+PERSISTENT = ("pingpong", "cooperative")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,13 @@ class PairKernel:
 
     def takes(self, shape: tuple[int, int, int]) -> bool:
         """Whether it computes M, N, K: without predicates, whole tiles alone."""
-        whole = shape[0] % self.tile[0] == shape[1] % self.tile[1] == 0
+        whole = all(extent % tile == 0 for extent, tile in zip(shape, self.tile, strict=False))
         return whole or self.loads != "cp_async_unpredicated"
+
+    def swizzle(self, shape: tuple[int, int, int], most: int) -> int:
+        """Columns of tiles to walk together: CUTLASS pads a grid of tiles to whole groups, which must not add any."""
+        tiles = [-(-extent // tile) for extent, tile in zip(shape, self.tile, strict=False)]
+        return most if all(count % most == 0 for count in tiles) else 1
 
     @property
     def header(self) -> str | None:
@@ -68,14 +74,11 @@ class PairKernel:
 
 PAIRS = (
     *(PairKernel("bf16", *axes) for axes in product(TILES, LOADS, STORES)),
-    *(
-        PairKernel("e4m3", schedule, loads, "tma")
-        for schedule, loads in product(("pingpong", "cooperative"), LOADS)
-    ),
+    *(PairKernel("e4m3", schedule, loads, "tma") for schedule, loads in product(PERSISTENT, LOADS)),
 )
 
 CONTROLLED = {
-    loads: tuple(PairKernel("bf16", schedule, loads, "tma") for schedule in ("pingpong", "cooperative"))
+    loads: tuple(PairKernel(dtype, schedule, loads, "tma") for dtype in ELEMENTS for schedule in PERSISTENT)
     for loads in CONTROLS
 }
 """Kernels of each control: a library of its own, since the header changes what a template's name means."""

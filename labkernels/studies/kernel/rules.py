@@ -2,8 +2,11 @@
 
 import pandas as pd
 
+from labkernels.charts.text import span
+from labkernels.errors import NotMeasured
 from labkernels.production.practice import TMA, Practice
 from labkernels.studies.kernel import mainloop_findings as findings
+from labkernels.studies.kernel import triton_findings as triton
 from labkernels.studies.kernel.mainloop_findings import SQUARE, TALL, WIDE
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import where
@@ -150,4 +153,26 @@ def _arithmetic_left_over(frame: pd.DataFrame) -> tuple[bool, str]:
     return bool(low > 0.98 and four < 0.97 and one < 0.9), (
         f"FFMA rate over that alone, 32 FFMA a word: {tma:.3f} beside TMA, {four:.3f} beside four warps of cp.async, "
         f"{one:.3f} beside one."
+    )
+
+
+@RULES.rule(
+    "triton_descriptors",
+    operands="operands of Triton kernels",
+    take="tensor descriptors where tensor cores are busy; elsewhere either",
+    statement="Tensor descriptors make compute-bound Triton GEMMs 10 to 40 % faster than pointers; kernels "
+    "that memory bounds change by a tenth at most, either way.",
+    scope="Triton 3.6, same tile, warps and stages; GEMMs in bf16 of 128×128 and 128×256, M, N and K of at least 1024; "
+    "row sums, scaling and softmax of 16,384 rows and more",
+    experiments=("triton_loads",),
+)
+def _triton_descriptors(frame: pd.DataFrame) -> tuple[bool, str]:
+    table = triton.speedups(frame)
+    large = table[table["kernel"].eq("gemm") & table["least"].ge(triton.COMPUTE_BOUND)]["ratio"]
+    others = table[table["kernel"].ne("gemm")]["ratio"]
+    if large.empty or others.empty:
+        raise NotMeasured("no pairs of compute-bound and of memory-bound Triton kernels")
+    return bool(large.min() > 1.05 and others.between(0.88, 1.12).all()), (
+        f"Time with pointers over that with descriptors: {span(large, 2)} in compute-bound products, {span(others, 2)} "
+        "in kernels that memory bounds."
     )
