@@ -36,7 +36,7 @@ CHANGES = (
     Change(
         "gains_from_l2",
         "From L2, with tiles of 32 KiB, multicast to 4 or 8 CTAs beats the same cluster's unicast.",
-        "Nobody would launch that rival. The fair one is neighbouring CTAs without a cluster, on the whole GPU.",
+        "Nobody would launch that rival. The fair one is neighboring CTAs without a cluster, on the whole GPU.",
     ),
     Change(
         "nothing_at_two",

@@ -88,7 +88,7 @@ def real_kernel(cells: pd.DataFrame, regret: found.Regret, run: pd.Series) -> di
         "cells": len(cells),
         "agreeing": int(cells["agrees"].sum()),
         "clear": int(clear.sum()),
-        "decode_gain": f"{100 * gain.min():.1f}-{100 * gain.max():.1f} %",
+        "decode_gain": f"{100 * gain.min():.1f}-{100 * gain.max():.1f}%",
         "regret_mean": percent(regret.mean - 1, 1),
         "regret_worst": percent(regret.worst - 1, 1),
         "regret_wrong": regret.wrong,
