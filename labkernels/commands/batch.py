@@ -80,7 +80,7 @@ def _run(batch: BatchFolder, devices: Sequence[str], arguments: Namespace) -> An
         finished = fleet.on_devices(tasks, devices)
     else:
         finished = fleet.here(tasks, devices[0], arguments.workers, batch.rows)
-    expected = estimates([task[0] for task in tasks], batch.data)
+    expected = {job.name: batch.expected[job.name] for job, *_ in tasks}
     began, done, lost = time.monotonic(), 0.0, None
     try:
         for number, (job, outcome, files) in enumerate(finished, start=1):

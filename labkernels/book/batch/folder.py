@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -89,8 +90,12 @@ class BatchFolder:
     def todo(self) -> list[Job]:
         """The jobs that did not come to an end, and those that failed; the longest first."""
         ended = {name for name, one in self.outcomes().items() if one.status != FAILED}
-        estimate = estimates(self.jobs, self.data)
-        return sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -estimate[job.name])
+        return sorted((j for j in self.jobs if j.name not in ended), key=lambda job: -self.expected[job.name])
+
+    @cached_property
+    def expected(self) -> dict[str, float]:
+        """Seconds that each job will take, of `estimates`."""
+        return estimates(self.jobs, self.data)
 
     def keep(self, job: Job, outcome: Outcome, files: bytes) -> None:
         """Store what came of a job, in one step."""
