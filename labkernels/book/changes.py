@@ -42,7 +42,7 @@ CHANGES = (
     Change(
         "gains_from_l2",
         "From L2, with tiles of 32 KiB, multicast to 4 or 8 CTAs beats the same cluster's unicast.",
-        "Nobody would launch that rival. The fair one is neighbouring CTAs without a cluster, on the whole GPU.",
+        "Nobody would launch that rival. The fair one is neighboring CTAs without a cluster, on the whole GPU.",
     ),
     Change(
         "nothing_at_two",
@@ -118,8 +118,8 @@ KEPT: dict[str, str] = dict.fromkeys(
     ),
     "",
 ) | {
-    "neighbours": "The coalescer asks for neighbours on the GPU, not for a cluster.",
-    "scope": "release.cluster on the arrive costs a ring of 32 KiB tiles 40 % of its rate and more.",
+    "neighbors": "The coalescer asks for neighbors on the GPU, not for a cluster.",
+    "scope": "release.cluster on the arrive costs a ring of 32 KiB tiles 40% of its rate and more.",
     "one_arrives": "One lane for each CTA releases a slot; one thread for all of them is slower.",
     "slices_beat_one": "Passing on through DSM, every CTA pushes its slice: one that pushes all divides its one port.",
     "command_size": "Bulk pushes want 2 KiB or more in a command.",

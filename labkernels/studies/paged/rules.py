@@ -128,7 +128,7 @@ def _shapes(frame: pd.DataFrame, column: str, chosen: str) -> list[Ratio]:
     "fa3_prefill",
     operands="FlashAttention-3's pages in prefill",
     take="tma_tile",
-    statement="In prefill TMA loads FlashAttention-3's pages, whatever the model's shape: gathering takes at least 1 % "
+    statement="In prefill TMA loads FlashAttention-3's pages, whatever the model's shape: gathering takes at least 1% "
     "longer.",
     scope=f"{SHAPES}; 512 and 2,048 queries on 8,192 keys, the same call with and without a left padding of zero rows",
     experiments=("fa3_shapes",),
@@ -166,7 +166,7 @@ def _fa3_decode(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="pages of absorbed MLA, 128 query heads",
     take="tma_tile, pages of 64 rows too",
     statement="Absorbed MLA with 128 query heads: load pages by TMA, those of 64 rows too; gathering takes at least "
-    "1 % longer.",
+    "1% longer.",
     scope="vLLM 0.33.0's FlashAttention-3, bf16, head dims 64 and 512, one KV head, whole calls; 1, 2 and 512 queries, "
     "1 to 128 sequences, split and not, pages of 64 and 128 rows: the same call with and without a left padding of "
     "zero rows",
