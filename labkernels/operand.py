@@ -124,7 +124,7 @@ class Operand:
         element_bytes: 1, 2, 4 or 8.
         shape: elements per dimension, innermost first.
         tile: elements of a tile (box) per dimension, innermost first, same rank as `shape`.
-        strides_bytes: distance between neighbours in dimensions 1, 2, …, one less than the rank;
+        strides_bytes: distance between neighbors in dimensions 1, 2, …, one less than the rank;
             empty stands for a dense tensor and is filled in.
         base_alignment_bytes: largest power of two that divides the tensor's address (256 from cuMemAlloc).
         tensor_map_alignment_bytes: the same of the tensor map, for the mechanisms that use one.
@@ -196,7 +196,7 @@ class Operand:
 
     @property
     def tile_steps_bytes(self) -> tuple[int, ...]:
-        """Distance in memory between neighbouring tiles, for each dimension with more than one tile."""
+        """Distance in memory between neighboring tiles, for each dimension with more than one tile."""
         strides = (self.element_bytes, *self.strides_bytes)
         steps = zip(strides, self.tile, self.shape, strict=True)
         return tuple(stride * side for stride, side, extent in steps if side < extent)

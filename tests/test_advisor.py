@@ -145,7 +145,7 @@ def test_no_cluster_is_on_the_menu(changes, choice, in_cluster):
     } | changes
     advice = advise(Question(**asked), GPU)
     assert (advice.choice, advice.in_cluster) == (choice, in_cluster)
-    told = {None: f"{choice}  (", True: "in a cluster", False: "without a cluster: neighbouring CTAs"}[
+    told = {None: f"{choice}  (", True: "in a cluster", False: "without a cluster: neighboring CTAs"}[
         in_cluster
     ]
     assert told in describe(advice).splitlines()[0]

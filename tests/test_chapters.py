@@ -278,7 +278,7 @@ def test_a_damaged_notebook_is_a_problem_and_no_error(tmp_path, content):
     [
         "1",
         "say('4.5 TB/s')",
-        "figure(x, title='Tiles of 16 KiB', description=f'{a:.1f} TB/s', held_fixed='4096³, 8 stages; 95 % intervals')",
+        "figure(x, title='Tiles of 16 KiB', description=f'{a:.1f} TB/s', held_fixed='4096³, 8 stages; 95% intervals')",
     ],
 )
 def test_hygiene_passes_a_clean_notebook(tmp_path, source):

@@ -70,7 +70,7 @@ def fa3_rows(ways):
                 {"run_id": "run", "gpu": "GPU", "phase": "decode" if seqlen_q == 1 else "prefill", "batch": 1}
                 | {"seqlen_q": seqlen_q, "seqlen_k": 8192, "heads": 32, "kv_heads": 8, "num_splits": 1}
                 | {"page_rows": page_rows, "route": route, "mechanism": mechanism, "round": number}
-                | {"kernel_us": kernel_us * (1 + 0.001 * (number % 3))}
+                | {"kernel_us": kernel_us * (1 + 0.001 * (number % 3)), "beside_us": 0.0}
             )
     return pd.DataFrame(rows)
 
@@ -100,6 +100,45 @@ def test_regret_counts_only_cells_with_a_choice_and_differences_beyond_the_inter
     regret = found.fa3_rule_regret(fa3)
     assert (regret.cells, regret.wrong) == (3, 1)
     assert regret.mean == pytest.approx(1.1 ** (1 / 3)) and regret.worst == pytest.approx(1.1)
+
+
+def test_what_a_choice_causes_beside_its_kernel_counts(fa3):
+    slow = fa3.assign(beside_us=np.where(fa3["route"].eq("bound"), 12.0, 0.0))
+    (cell,) = found.fa3_cells(slow[slow["seqlen_q"].eq(1)]).to_dict("records")
+    assert (
+        cell["best"] == "cp_async"
+        and cell["ratio"] == pytest.approx(66 / 72, rel=1e-3)
+        and cell["regret"] == 1
+    )
+
+
+def test_shapes_are_compared_in_the_same_call_and_the_librarys_choice_beside_it():
+    ways = {
+        (1, "rule", "cp_async", 128): (50.0, 64),
+        (1, "bound", "tma_tile", 128): (60.0, 128),
+        (1, "leftpad", "cp_async", 128): (66.0, 128),
+        (2048, "rule", "tma_tile", 128): (80.0, 128),
+        (2048, "leftpad", "cp_async", 128): (80.0, 128),
+        (64, "rule", "cp_async", 128): (80.0, 128),  # nothing loads it by TMA
+        (64, "leftpad", "cp_async", 128): (80.0, 128),
+    }
+    frame = fa3_rows({way: us for way, (us, _) in ways.items()})
+    tiles = {way[:2]: tile for way, (_, tile) in ways.items()}
+    keys = zip(frame["seqlen_q"], frame["route"], strict=True)
+    frame = frame.assign(head_dim=128, head_dim_v=128, tile_n=128, tile_m=[tiles[key] for key in keys])
+    cells = found.shape_cells(frame).set_index("seqlen_q")
+    assert sorted(cells.index) == [1, 2048]
+    decode, prefill = cells.loc[1], cells.loc[2048]
+    assert (decode["ratio"], decode["chosen"]) == pytest.approx((1.1, 50 / 60))
+    assert (decode["rule_tile"], decode["tma_tile"], decode["gather_tile"]) == (
+        "64 × 128",
+        "128 × 128",
+        "128 × 128",
+    )
+    assert (decode["best"], prefill["best"]) == ("tma_tile", "")
+    assert (prefill["rule"], prefill["chosen"]) == ("tma_tile", 1)
+    with pytest.raises(NotMeasured):
+        found.shape_cells(frame[frame["seqlen_q"].eq(64)])
 
 
 def test_a_page_table_costs_what_its_rows_take_beyond_the_contiguous_ones_of_their_own_dtype_and_head_dim():
@@ -145,6 +184,14 @@ def test_stored_rows_show_the_mechanism_that_the_rules_say():
     forced = rows[rows["route"].isin(["leftpad", "bound"])]
     assert not forced["mechanism"].eq(forced["rule_mechanism"]).any()
     assert np.all(rows["max_difference"] <= 4e-3)
+
+
+def test_stored_shapes_differ_in_the_mechanism_alone():
+    rows = stored("fa3_shapes")
+    assert rows["error"].max() <= 0.02
+    assert set(rows.loc[rows["route"].eq("leftpad"), "mechanism"]) == {"cp_async"}
+    assert set(rows.loc[rows["route"].eq("bound"), "mechanism"]) == {"tma_tile"}
+    assert len(found.shape_cells(rows)) > 40
 
 
 def test_stored_page_table_costs_compare_one_kernel_with_itself():

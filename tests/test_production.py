@@ -9,8 +9,8 @@ PRACTICES = {rule.id: rule.practice for rule in RULES if rule.practice}
 
 def test_what_follows_and_what_does_not_are_told_apart():
     found = practice.followed(Store().read("operands"), PRACTICES)
-    assert "K (paged), V (paged) by cp_async" in found["fa3_decode"].against
-    assert "by tma_tile" in found["fa3_decode"].follow
+    assert "K (paged), V (paged) by cp_async" in found["fa3_prefill"].against
+    assert "by tma_tile" in found["fa3_prefill"].follow
     assert found["plain_loads_keep_up"].against_count < 3 < found["plain_loads_keep_up"].follow_count
     assert found["fragments_through_shared_memory"].against == "CUTLASS: D by stg"
 
@@ -32,5 +32,5 @@ def test_departures_stand_beside_what_was_measured():
     table = practice.beside_measured(found, statements, {id: ("holds", f"about {id}") for id in found})
     assert table["otherwise"].is_monotonic_decreasing and table["otherwise"].min() > 0
     assert len(table) == sum(bool(one.against_count) for one in found.values())
-    shown = table.set_index("rule").loc[statements["fa3_decode"]]
-    assert shown["measured"] == "about fa3_decode" and "by cp_async" in shown["who departs"]
+    shown = table.set_index("rule").loc[statements["fa3_prefill"]]
+    assert shown["measured"] == "about fa3_prefill" and "by cp_async" in shown["who departs"]

@@ -167,10 +167,10 @@ def test_regret_is_of_the_very_variant_that_was_taken():
     policies = {ADVISOR: by_prediction, "cp.async": always("cp_async")}
     found = choices(rows, ["cell"], policies).set_index(["cell", "policy"])
     assert set(found.index.get_level_values("cell")) == {"a", "b"}
-    # 2 + 2 warps are within half a percent of 1 + 1, so 1 + 1 are taken: 20 % behind what 2 + 2 measured
+    # 2 + 2 warps are within half a percent of 1 + 1, so 1 + 1 are taken: 20% behind what 2 + 2 measured
     assert found.regret["a", ADVISOR] == pytest.approx(1.2) and not found.agrees["a", ADVISOR]
     assert found.regret["a", "cp.async"] == pytest.approx(12 / 11)
-    # within 1.5 %: fewer instructions, and no difference
+    # within 1.5%: fewer instructions, and no difference
     assert found.choice["b", ADVISOR] == "tma_tile" and found.agrees["b", ADVISOR]
     with pytest.raises(NotMeasured, match="several mechanisms"):
         validate.choices(rows.tail(1).assign(set="s"))

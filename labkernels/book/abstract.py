@@ -7,7 +7,7 @@ from labkernels.charts.text import span
 from labkernels.store import Store, published
 from labkernels.studies.rules import judge
 
-#: What the abstract announces, in our words, and the rules that answer it here; none: nothing of it was measured.
+#: What the abstract announces, in our words, and the rules that answer it here.
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "From which size on does TMA win over cp.async?": (
         "equal_shared_memory",
@@ -23,7 +23,11 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Does the data type change it?": ("paged_odd_rows",),
     "Do prefill and decode differ?": ("paged_prefill", "paged_decode", "gemm_decode"),
-    "Does the shape of the model (heads, head dim, group size) change it?": (),
+    "Does the shape of the model (heads, head dim, group size) change it?": (
+        "fa3_prefill",
+        "fa3_decode",
+        "mla_pages",
+    ),
 }
 
 
@@ -37,10 +41,6 @@ def beside(store: Store, gpu: str) -> Table:
             one = verdicts[name]
             rows.append([question, one.rule.statement, one.sentence, one.outcome, one.rule.chapter])
             pages.append(f"{one.rule.chapter}.html")
-        if not names:
-            text = "Head dims and group sizes are measured in FlashAttention-3's own kernels; no rule speaks of them"
-            rows.append([question, text, "", "no rule", "paged"])
-            pages.append("paged.html")
     frame = pd.DataFrame(rows, columns=["the abstract asks", "we say", "measured", "verdict", "chapter"])
     return Table(frame, description="The paper's questions and our rules", links={"chapter": pages})
 

@@ -31,11 +31,12 @@ _STYLE = """
   gap: 0.5rem 1rem; }
 .lab-decide legend { font-size: 1em; font-weight: bold; float: none; width: auto; padding: 0 0.6rem 0 0; margin: 0; }
 .lab-decide label { display: block; font-size: 0.85em; }
-.lab-decide label small { display: block; opacity: 0.85; line-height: 1.25; margin-top: 0.15rem; }
+.lab-decide label small { display: block; font-size: 0.9em; opacity: 0.85; line-height: 1.25; margin-top: 0.15rem; }
 .lab-decide input, .lab-decide select { color: inherit; background: transparent; border: 1px solid currentColor;
   border-radius: 3px; padding: 0.15rem 0.4rem; font: inherit; width: 100%; box-sizing: border-box; }
 .lab-decide option { color: #000; background: #fff; }
-.lab-decide-sticky { position: sticky; top: 3rem; z-index: 5; background: var(--pst-color-background, #fff);
+:is(div.cell, div.cell_output, .output, .text_html):has(div.lab-decide) { overflow: visible !important; }
+.lab-decide-sticky { position: sticky; top: 3.4rem; z-index: 5; background: var(--pst-color-background, #fff);
   border-left: 0.3rem solid currentColor; padding: 0.3rem 0.8rem; margin: 0.6rem 0; }
 .lab-decide .lab-decide-answer { font-size: 1.25em; font-weight: bold; margin: 0; }
 .lab-decide .lab-decide-brief { margin: 0; font-size: 0.9em; }

@@ -86,7 +86,7 @@ def _crossover(frame: pd.DataFrame) -> tuple[float | None, float | None, float |
             None,
             None,
             None,
-            "TMA never leads by more than 1 %" if found.leader == "a" else "TMA leads throughout",
+            "TMA never leads by more than 1%" if found.leader == "a" else "TMA leads throughout",
         )
     return found.x, found.low, found.high if np.isfinite(found.high) else None, ""
 

@@ -146,7 +146,7 @@ class Law:
         sms: that read.
         gbps: best rate of the rows.
         at_need: share of it that was measured with at most the needed bytes.
-        enough_kib: least KiB per SM that reach 95 % of it.
+        enough_kib: least KiB per SM that reach 95% of it.
     """
 
     round_trip_cycles: float

@@ -134,12 +134,14 @@ _STYLE = """
 .lab-sheet section { break-inside: avoid; }
 .lab-sheet h2 { margin: 0.8rem 0 0.2rem; font-size: 1.1em; }
 .lab-sheet li { margin: 0.4rem 0; }
-.lab-sheet small { display: block; }
+.lab-sheet small { display: block; font-size: 0.9em; line-height: 1.3; }
 html[data-theme="dark"] .bd-content div.cell_output .text_html:has(:is(.lab-tree, .lab-sheet)) {
   background: transparent; color: inherit; padding: 0;
 }
 @media print {
-  .lab-sheet { columns: 2; font-size: 0.72em; }
+  .lab-sheet { columns: 2; font-size: 0.66em; line-height: 1.3; }
+  .lab-sheet ul { padding-left: 1rem; margin: 0; }
+  .lab-sheet li { margin: 0.25rem 0; }
   .lab-sheet h2 { font-size: 1.1em !important; }
 }
 """

@@ -79,7 +79,7 @@ _BYTES_LABEL_EXPR = (
 
 
 def bytes_axis(field: str, title: str) -> alt.X:
-    """The x axis of bytes: base-2 logarithm, labelled in B, KiB, MiB and GiB.
+    """The x axis of bytes: base-2 logarithm, labeled in B, KiB, MiB and GiB.
 
     Args:
         field: Column in bytes, above zero.
@@ -115,7 +115,7 @@ def mechanism_color(mechanisms: Iterable[str], *, dots: bool = False) -> alt.Col
 
     Args:
         mechanisms: names in the chart.
-        dots: whether it has filled marks alone: the legend's lines would be without colour.
+        dots: whether it has filled marks alone: the legend's lines would be without color.
     """
     look = {"symbolType": "circle", "symbolSize": 80, "symbolStrokeWidth": 0} if dots else {}
     legend = alt.Legend(values=_present(mechanisms), **look)
@@ -316,7 +316,7 @@ def _on_cards(spec: dict, caption: str) -> str:
 
 @alt.theme.register("lab", enable=False)
 def lab_theme() -> alt.theme.ThemeConfig:
-    """Ink is `currentColor`: the page's own text colour, light, dark or on paper."""
+    """Ink is `currentColor`: the page's own text color, light, dark or on paper."""
     ink = "currentColor"
     font = "system-ui, sans-serif"
     return {

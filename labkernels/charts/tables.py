@@ -9,7 +9,7 @@ import pandas as pd
 
 _STYLE = """
 .lab-table .lab-table-scroll { overflow: auto; }
-.lab-table-filters ~ .lab-table-scroll { max-height: 34rem; }
+.lab-table-filters ~ .lab-table-scroll { max-height: 85vh; }
 .lab-table table { font-size: 0.85em; border-collapse: collapse; color: inherit; margin: 0; }
 .lab-table th, .lab-table td { text-align: left; vertical-align: top; padding: 0.25rem 0.6rem; }
 .lab-table tbody tr { border-top: 1px solid var(--pst-color-border, #ccc); background: transparent; }
@@ -24,6 +24,7 @@ html[data-theme="dark"] .bd-content div.cell_output .text_html:has(div.lab-table
   background: transparent; color: inherit; padding: 0;
 }
 @media screen and (max-width: 600px) {
+  .lab-table-filters ~ .lab-table-scroll { max-height: none; }
   .lab-table thead { display: none; }
   .lab-table :is(table, tbody, tr, td) { display: block; }
   .lab-table tr[hidden], .lab-table td:empty { display: none; }

@@ -6,13 +6,13 @@ import pandas as pd
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share in percent: `37 %`."""
-    return f"{100 * share:.{digits}f} %"
+    """A share in percent: `37%`."""
+    return f"{100 * share:.{digits}f}%"
 
 
 def change(ratio: float, digits: int = 1) -> str:
-    """What a ratio changes, in percent with its sign: `+2.3 %`."""
-    return f"{100 * (ratio - 1):+.{digits}f} %".replace("-", "\N{MINUS SIGN}")
+    """What a ratio changes, in percent with its sign: `+2.3%`."""
+    return f"{100 * (ratio - 1):+.{digits}f}%".replace("-", "\N{MINUS SIGN}")
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:

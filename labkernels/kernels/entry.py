@@ -166,7 +166,7 @@ def gather(tile_rows: int, row_bytes: int) -> Callable:
 
 
 def ring() -> Callable:
-    """Blocks in groups of `group`, neighbours or `scattered`; a group streams the same tiles into each of its blocks.
+    """Blocks in groups of `group`, neighbors or `scattered`; a group streams the same tiles into each of its blocks.
 
     Group g starts at tile g and moves on by the number of groups. `source` is the address of a tensor map, `memory`
     that of its tensor. The block of rank r in its group starts r × `lag_cycles` late, the one of `delayed_rank` spends

@@ -64,7 +64,7 @@ class Candidate:
     Attributes:
         mechanism: its name.
         time_us: to bring the whole tensor to every CTA that needs it, all SMs at work, start of the launch included.
-        low_us: the interval of `time_us`: 5 % to 95 % of the model's errors on configurations it was not fitted to.
+        low_us: the interval of `time_us`: 5% to 95% of the model's errors on configurations it was not fitted to.
         high_us: its other end.
         gbps: bytes delivered to shared memory over time, the start of the launch left out.
         cycles_per_tile: period of one CTA's pipeline.
@@ -72,7 +72,7 @@ class Candidate:
         terms: cycles of each term.
         share: of multicast, DSM and computed tiles, whether each CTA brings or makes its part (`slices`) or one all
             (`leader`); where several CTAs load the same tile for themselves, whether as a cluster (`everyone`) or as
-            neighbours without one (`alone`), whichever is faster.
+            neighbors without one (`alone`), whichever is faster.
         form: the pipeline, in words: the fastest that the stages allow, more warps only where they bring something.
     """
 
@@ -108,7 +108,7 @@ class Advice:
         choice: the mechanism to take.
         in_cluster: whether to form a cluster for it; None where one CTA alone needs the tile.
         ranked: legal mechanisms, fastest first.
-        no_difference: mechanisms within 1.5 % of the fastest, by rate, or by time where a launch takes longer to start
+        no_difference: mechanisms within 1.5% of the fastest, by rate, or by time where a launch takes longer to start
             than for its bytes; the choice is the one with the fewest instructions.
         excluded: reasons by mechanism.
         change: what to change in the operand to gain most, in words.
@@ -751,12 +751,12 @@ def how_excluded(reason: str) -> str:
 
 def describe(advice: Advice) -> str:
     """The advice as a text of a few lines."""
-    form = {None: "", True: ", in a cluster", False: ", without a cluster: neighbouring CTAs"}[
+    form = {None: "", True: ", in a cluster", False: ", without a cluster: neighboring CTAs"}[
         advice.in_cluster
     ]
     lines = [f"{advice.choice}{form}  ({advice.gpu})"]
     if len(advice.no_difference) > 1:
-        lines.append(f"no difference within 1.5 %: {', '.join(advice.no_difference)}")
+        lines.append(f"no difference within 1.5%: {', '.join(advice.no_difference)}")
     for one in advice.ranked:
         lines.append(
             f"  {one.mechanism:14} {one.share:8} {one.form:24} {one.time_us:12,.1f} us  "

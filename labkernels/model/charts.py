@@ -11,7 +11,7 @@ _LOG = alt.Scale(type="log", nice=False)
 
 
 def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None = None) -> alt.TopLevelMixin:
-    """Predicted over measured throughput, a panel a set, with a band of 15 %; a click on the legend picks a mechanism.
+    """Predicted over measured throughput, a panel a set, with a band of 15%; a click on the legend picks a mechanism.
 
     Args:
         parts: sets of configurations by the panel's title, in the form of `fit.predicted` with `cell`.
@@ -50,7 +50,7 @@ def accuracy(parts: Mapping[str, pd.DataFrame], own: pd.DataFrame | None = None)
 
 
 def kernel_pairs(table: pd.DataFrame) -> alt.LayerChart:
-    """Predicted over measured gain of TMA, a color for each source, with a band of 10 %.
+    """Predicted over measured gain of TMA, a color for each source, with a band of 10%.
 
     Args:
         table: of `kernel_pairs.pairs`.
@@ -125,7 +125,7 @@ def splits(scores: pd.DataFrame) -> alt.LayerChart:
         shape=alt.Shape("policy:N", sort=order, legend=None),
         tooltip=[alt.Tooltip(name, format=".3f") if name.startswith("regret") else name for name in shown],
     )
-    return alt.layer(rules.add_params(pick), points) + charts.ceiling(1.03, "3 % lost", axis="x")
+    return alt.layer(rules.add_params(pick), points) + charts.ceiling(1.03, "3% lost", axis="x")
 
 
 def projections(curves: Mapping[str, pd.DataFrame]) -> alt.TopLevelMixin:

@@ -21,7 +21,7 @@ class Score:
 
     Attributes:
         cells: how many.
-        agreement: share in which the choice is within 1.5 % of the measured best, or within its noise.
+        agreement: share in which the choice is within 1.5% of the measured best, or within its noise.
         regret_mean: time of the choice over time of the best, of all that was measured there.
         regret_p95: 95th percentile.
         regret_max: largest.
@@ -119,7 +119,7 @@ def choices(table: pd.DataFrame, by: Sequence[str], policies: Mapping[str, Polic
 
     Returns:
         Columns of `by`, `policy`, `choice`, `best`, `regret` (time of the choice over time of the best), `agrees`
-        (within 1.5 % of the best, or their 5 % to 95 % intervals of rounds overlap) and `tied` (predictions do not
+        (within 1.5% of the best, or their 5% to 95% intervals of rounds overlap) and `tied` (predictions do not
         differ).
     """
     table = table.assign(instructions=instructions(table)) if "instructions" not in table else table

@@ -34,7 +34,7 @@ IN_CLUSTERS = tuple(
 )  # run with CTAs that need the same tile
 SHARES = ("slices", "leader")  # each CTA loads or computes its part of a tile for all, or a leader all of it
 ALONE = "alone"
-UNICAST = ("everyone", ALONE)  # each CTA loads for itself: those of a cluster, or neighbours without one
+UNICAST = ("everyone", ALONE)  # each CTA loads for itself: those of a cluster, or neighbors without one
 SPECIALIZED, MULTISTAGE = "specialized", "multistage"  # warps that copy and warps that read; all do both
 WARPS = (1, 2, 4)  # that copy, and as many that read
 SMALL_TILE_BYTES = (
@@ -215,7 +215,7 @@ def form_of(load: Load) -> str:
 
 
 def sms_of(load: Load, of: Constants, share: str = "") -> float:
-    """SMs at work: clusters leave some idle, neighbours only what their number does not divide."""
+    """SMs at work: clusters leave some idle, neighbors only what their number does not divide."""
     if share == ALONE:
         return of["gpu", "sms_at_fan_out_1"] // load.fan_out * load.fan_out
     return of["gpu", f"sms_at_fan_out_{load.fan_out}"]

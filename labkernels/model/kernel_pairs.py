@@ -108,7 +108,7 @@ def _said(name: str, row: Any, predicted: float) -> dict[str, Any]:
 
 
 def missed(table: pd.DataFrame) -> pd.DataFrame:
-    """Pairs that differ by more than 5 % where the prediction says no difference."""
+    """Pairs that differ by more than 5% where the prediction says no difference."""
     differs = np.maximum(table["measured"], 1 / table["measured"]).gt(DIFFERS)
     same = np.maximum(table["predicted"], 1 / table["predicted"]).le(SAME)
     return table[differs & same]

@@ -308,7 +308,7 @@ def production(gpu: str) -> pd.DataFrame:
 
     Returns:
         Columns `system`, `operand`, `kernel`, `expert`, `advisor`, `no_difference`, `exact` (the same mechanism),
-        `agrees` (the expert's is within 1.5 % of the advisor's) and `why` it is not.
+        `agrees` (the expert's is within 1.5% of the advisor's) and `why` it is not.
     """
     loads = Store().read("operands").query("direction == 'load' and arch == 'sm_90' and access == access")
     loads = loads[loads["alignment_bytes"].notna() & loads["mechanism"].notna()]
@@ -396,7 +396,7 @@ def explain(row: object, reasons: pd.DataFrame) -> str:
     found = having(reasons, set=row.set, cell=row.cell)["why"]
     if len(found):
         return found.iloc[0]
-    return f"predicted within 1.5 %, {100 * (row.regret - 1):.1f} % apart" if row.tied else ""
+    return f"predicted within 1.5%, {100 * (row.regret - 1):.1f}% apart" if row.tied else ""
 
 
 def explanations(store: Store, gpu: str) -> pd.DataFrame:

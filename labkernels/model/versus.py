@@ -115,7 +115,7 @@ def compare(
     """Every experiment that both sides have run with one preset, in the cells that all those runs share.
 
     Returns:
-        A row for each experiment: `speed`, the median over the cells; `low` and `high`, the outermost ends of the 95 %
+        A row for each experiment: `speed`, the median over the cells; `low` and `high`, the outermost ends of the 95%
         intervals over rounds of any card of one side and any of the other; the band that a cell is expected in, and how
         many are outside. And a row for each of those, with what the runs recorded that may be why.
     """

@@ -94,7 +94,7 @@ def _splits(
     waves = [single(total * parts / call.sm_count) for parts in range(1, most + 1)]
     filled = [single(wave / ceil(wave)) for wave in waves]
     chosen = 1 + next(at for at, reached in enumerate(filled) if reached >= 0.85 * max(filled))
-    return chosen, f"{tiles}: the fewest parts within 15 % of the best fill{bound}"
+    return chosen, f"{tiles}: the fewest parts within 15% of the best fill{bound}"
 
 
 def _tile(call: AttentionCall, causal: bool, gathered: bool, dv: int) -> tuple[int, int]:

@@ -114,7 +114,7 @@ class Exchange:
 
     @property
     def senders_per_tpc(self) -> int:
-        """Most CTAs that sent from one pair of neighbouring SMs (a TPC) during the last launch."""
+        """Most CTAs that sent from one pair of neighboring SMs (a TPC) during the last launch."""
         c = self.configuration
         sends = np.array(
             [any(rank in c.sources(other) for other in range(c.cluster)) for rank in range(c.cluster)]

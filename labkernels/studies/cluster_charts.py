@@ -1,4 +1,4 @@
-"""Charts of clusters: a transport has its mechanism's colour and a dash of its own."""
+"""Charts of clusters: a transport has its mechanism's color and a dash of its own."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -22,7 +22,7 @@ TRANSPORTS = {
     ("tma_multicast", "slices"): "multicast, sliced",
     ("tma_multicast", "leader"): "multicast by a leader",
     ("tma_tile", "everyone"): "unicast in the cluster",
-    ("tma_tile", "alone"): "unicast, neighbouring CTAs",
+    ("tma_tile", "alone"): "unicast, neighboring CTAs",
     ("tma_tile", "scattered"): "unicast, scattered CTAs",
     ("dsm_bulk", "slices"): "DSM push, sliced",
     ("dsm_bulk", "leader"): "DSM push by a leader",

@@ -13,9 +13,9 @@ from labkernels.store import RUNS, Problem, Store, datasheet
 SM_BYTES_PER_CLOCK = 128
 #: No GPU with TMA is sold with a higher boost clock.
 HIGHEST_MHZ = 3000
-#: Driver's average over the enforced limit: seen are 0.3 %.
+#: Driver's average over the enforced limit: seen are 0.3%.
 POWER_OVER_LIMIT = 1.05
-#: A rate and its bytes over its time, both rounded: seen are 0.6 %.
+#: A rate and its bytes over its time, both rounded: seen are 0.6%.
 ROUNDING = 0.01
 #: A data sheet's tensor peak is at a lower clock than the GPU's highest; types of one byte have twice that of bf16.
 OVER_PEAK = {"bf16": 1.15, "fp16": 1.15}

@@ -1,6 +1,6 @@
 """Every rule of thumb, and its verdict on the stored rows of one GPU."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -35,6 +35,22 @@ RULES: tuple[Rule, ...] = (
     *PAIRS,
 )
 
+#: What decides most, in the order in which one would ask.
+FOREMOST = (
+    "enough_in_flight",
+    "equal_shared_memory",
+    "tma_beside_tensor_cores",
+    "cp_async_beside_tensor_cores",
+    "promote_short_rows",
+    "gains_from_l2",
+    "lag",
+    "gemm_no_gain",
+    "second_wave",
+    "scope",
+    "round_trip",
+    "fa3_prefill",
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -53,6 +69,12 @@ class Verdict:
     outcome: str
     sentence: str
     run_ids: tuple[str, ...] = ()
+
+
+def foremost_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Verdicts in their order, after those of the rules that matter most, GPU by GPU in the same rule."""
+    rank = {id: place for place, id in enumerate(FOREMOST)}
+    return sorted(verdicts, key=lambda verdict: rank.get(verdict.rule.id, len(rank)))
 
 
 def judge(

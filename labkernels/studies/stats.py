@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A value with its 95 % interval, in its unit."""
+    """A value with its 95% interval, in its unit."""
 
     value: float
     low: float

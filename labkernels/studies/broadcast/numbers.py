@@ -139,7 +139,7 @@ def broadcast(table: pd.DataFrame, exchanged: pd.DataFrame, port: float) -> dict
         "l2_pull": rate(table, found.PULL, **l2),
         "l2_push_all": f"{rate(table, found.PUSH_ALL, **l2):.1f}",
         "l2_push_all_16": f"{rate(table, found.PUSH_ALL, source='l2', fan_out=16):.1f}",
-        "of_port": f"{span(100 * sends / port)} %",
+        "of_port": f"{span(100 * sends / port)}%",
         "slices_send": span(sends[pushed["fan_out"].ge(4)]),
         "exchange_sends": span(all_to_all.loc[all_to_all["cluster"].ge(4), "median"]),
         "made_pair_push": rate(table, found.PUSH, **pair),

@@ -126,7 +126,7 @@ def _one_way_cap(frame: pd.DataFrame) -> tuple[bool, str]:
     "two_ways",
     operands="bytes between two CTAs, both ways at once",
     take="pushes",
-    statement="Both ways at once, pushes keep over 90 % each way and loads do not.",
+    statement="Both ways at once, pushes keep over 90% each way and loads do not.",
     scope=f"{ONE_PAIR} and back; bulk pushes of 16 KiB against loads",
     experiments=("dsm",),
 )

@@ -83,7 +83,7 @@ def ratios(table: pd.DataFrame) -> alt.FacetChart:
 
 
 def same_pipeline(table: pd.DataFrame) -> alt.FacetChart:
-    """TMA over cp.async in the same pipeline over its stages, a panel for each tile, a colour for the warps.
+    """TMA over cp.async in the same pipeline over its stages, a panel for each tile, a color for the warps.
 
     Args:
         table: of `prices.same_pipeline`, one CTA per SM.

@@ -27,7 +27,7 @@ def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     share, half = (
         where(best, bytes_in_flight_per_sm=size)["median"].max() / most for size in (64 * KIB, 16 * KIB)
     )
-    return share >= 0.98, f"64 KiB reach {100 * share:.0f} % of the best HBM read, 16 KiB {100 * half:.0f} %."
+    return share >= 0.98, f"64 KiB reach {100 * share:.0f}% of the best HBM read, 16 KiB {100 * half:.0f}%."
 
 
 @RULES.rule(
@@ -41,10 +41,10 @@ def _enough_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
 def _cp_async_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     leads = prices.at_equal(frame, "hbm", prices.IN_FLIGHT, [n * KIB for n in (4, 8, 16)])
     same = prices.over_cells(prices.same_pipeline(frame, "hbm"))
-    gains = ", ".join(f"{100 * (1 / ratio - 1):.0f} %" for ratio in leads["ratio"])
+    gains = ", ".join(f"{100 * (1 / ratio - 1):.0f}%" for ratio in leads["ratio"])
     return bool(leads["high"].lt(1).all()) and same.value >= 1, (
         f"cp.async leads by {gains} with 4, 8 and 16 KiB in flight. That is the pipeline's doing: in the same one TMA "
-        f"over cp.async is {same.value:.3f} (median; 5 to 95 %: {same.low:.3f} to {same.high:.3f})."
+        f"over cp.async is {same.value:.3f} (median; 5 to 95%: {same.low:.3f} to {same.high:.3f})."
     )
 
 
@@ -71,7 +71,7 @@ def _equal_shared_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="64 KiB or more in flight per SM",
     take="TMA: the same speed from one thread",
     statement="From 64 KiB in flight on, the mechanism does not matter for bandwidth.",
-    scope=f"{ONE_GIB}; the fastest pipeline of each with 64, 96, 128 and 192 KiB in flight per SM; equal: within 1 %",
+    scope=f"{ONE_GIB}; the fastest pipeline of each with 64, 96, 128 and 192 KiB in flight per SM; equal: within 1%",
     applies_to="source == 'hbm' and bytes_in_flight_per_sm >= 65536 and consumer == 'shared'",
 )
 def _no_difference_beyond_64_kib(frame: pd.DataFrame) -> tuple[bool, str]:
@@ -142,6 +142,6 @@ def _promote_short_rows(frame: pd.DataFrame) -> tuple[bool, str]:
 
     short, long = gain(64, 128), gain(128, 256)
     return short > 1.1 and long < 1, (
-        f"128 B promotion makes rows of 64 bytes {100 * (short - 1):.0f} % faster from HBM; "
-        f"256 B makes rows of 128 bytes {100 * (1 - long):.0f} % slower."
+        f"128 B promotion makes rows of 64 bytes {100 * (short - 1):.0f}% faster from HBM; "
+        f"256 B makes rows of 128 bytes {100 * (1 - long):.0f}% slower."
     )

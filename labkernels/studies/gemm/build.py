@@ -109,7 +109,7 @@ def build(arch: str, kernels: Sequence[Listed] | None = None) -> Path:
 
 
 def _split(kernels: Sequence[Listed], parts: int) -> list[tuple[Listed, ...]]:
-    """Even parts, neighbours in the list spread over all of them."""
+    """Even parts, neighbors in the list spread over all of them."""
     return [part for at in range(parts) if (part := tuple(kernels[at::parts]))]
 
 

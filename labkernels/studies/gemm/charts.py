@@ -40,7 +40,7 @@ def _cluster_color(clusters: Sequence[str]) -> alt.Color:
 
 
 def transport_color(shown: Sequence[str]) -> alt.Color:
-    """Colour by column `transport`; multicast keeps its colour of the other chapters."""
+    """Colour by column `transport`; multicast keeps its color of the other chapters."""
     colors = {
         "alone": PALETTE[7],
         "independent": PALETTE[3],

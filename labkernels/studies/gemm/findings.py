@@ -157,7 +157,7 @@ def over_library(rounds: Rounds, dtype: str = "bf16") -> pd.DataFrame:
         dtype: Of the operands.
 
     Returns:
-        One row per shape: `ratio`, `low`, `high` (95 % of paired rounds), the kernel and its rate.
+        One row per shape: `ratio`, `low`, `high` (95% of paired rounds), the kernel and its rate.
     """
     table = own(medians(where(rounds.frame, dtype=dtype)))
     best = table.loc[table.groupby(SHAPE, sort=False)["duration_us"].idxmin()].reset_index(drop=True)
@@ -198,7 +198,7 @@ class Decomposition:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the parts give the measured difference within 20 %, or within its own interval."""
+        """Whether the parts give the measured difference within 20%, or within its own interval."""
         noise = (log(self.total.high) - log(self.total.low)) / 2
         return abs(self.unexplained) <= max(0.2 * abs(log(self.total.ratio)), noise)
 

@@ -27,7 +27,7 @@ class Parameters:
         fp8_shapes: (M, N, K) in e4m3.
         decomposed: Of `shapes`, those at which multicast is also switched off inside the same clusters.
         sustained: (M, N, K) in bf16 that are run long enough for clock and power to settle.
-        swizzles: Most neighbouring columns of tiles walked together.
+        swizzles: Most neighboring columns of tiles walked together.
         rounds: Timed samples of each candidate; all candidates of a shape are interleaved.
         sample_us: Length of one sample, at least one launch of each operand set.
         sustained_s: Least length of one sustained sample, which lasts until the energy counter moves.

@@ -20,7 +20,7 @@ class Parameters:
 
     Attributes:
         shapes: (M, N, K), each in bf16 and e4m3.
-        swizzle: Most neighbouring columns of tiles walked together, where whole groups fill the product.
+        swizzle: Most neighboring columns of tiles walked together, where whole groups fill the product.
         rounds: Timed samples of each kernel; all kernels of a shape are interleaved.
         sample_us: Length of one sample, at least one launch of each operand set.
         spread_l2: A and B of all operand sets take at least so many times the L2.

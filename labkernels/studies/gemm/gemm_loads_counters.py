@@ -18,7 +18,7 @@ class Parameters:
 
     Attributes:
         shapes: (M, N, K) in bf16.
-        swizzle: Most neighbouring columns of tiles walked together.
+        swizzle: Most neighboring columns of tiles walked together.
     """
 
     shapes: tuple[tuple[int, int, int], ...] = ((4096, 4096, 4096),)

@@ -26,7 +26,7 @@ class Parameters:
     Attributes:
         shapes: (M, N, K) in bf16.
         tiles: Of the kernels.
-        swizzles: Most neighbouring columns of tiles walked together.
+        swizzles: Most neighboring columns of tiles walked together.
     """
 
     shapes: tuple[tuple[int, int, int], ...] = ((8192, 8192, 8192),)

@@ -61,7 +61,7 @@ def choose(shape: tuple[int, int, int], tile: tuple[int, int], resident: Mapping
     With one row of tiles (decode), the widest cluster along N: it divides the work of loading A, rows outside the
     tensor included. Else a cluster of four, which needs fewer SMs for the same waves and leaves the others' power to
     them; else no cluster, but a tile order that shares operands in L2; where that order would pad the grid, a pair,
-    which walks neighbouring tiles at the same time.
+    which walks neighboring tiles at the same time.
 
     Args:
         shape: M, N, K.

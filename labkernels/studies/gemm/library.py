@@ -133,7 +133,7 @@ class Library:
             addresses: Of A (M×K), B (N×K) and D (M×N), all row major.
             shape: M, N, K.
             sms: SMs that the persistent grid may use; as many whole clusters are launched as are resident.
-            swizzle: Most neighbouring columns of tiles walked together, so that they share operands in L2.
+            swizzle: Most neighboring columns of tiles walked together, so that they share operands in L2.
 
         Raises:
             GemmError: CUTLASS refuses the shape, or K is not a multiple of 16 bytes.

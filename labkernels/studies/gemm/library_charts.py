@@ -15,7 +15,7 @@ COLORS = dict(
 
 
 def clusters(launched: pd.DataFrame) -> alt.FacetChart:
-    """Each product by its rows and columns of D, coloured by the library's cluster; a panel for each type.
+    """Each product by its rows and columns of D, colored by the library's cluster; a panel for each type.
 
     Args:
         launched: of `library_clusters.launches`.

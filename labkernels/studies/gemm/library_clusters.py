@@ -44,7 +44,7 @@ def beside_rule(launched: pd.DataFrame, rounds: Rounds) -> pd.DataFrame:
 
     Returns:
         One row a product: `dtype`, `shape`, `group`, `tile`, `library` and `rule` (clusters), `same` (they are),
-        `ratio`, `low`, `high` (time of the library's cluster, at its faster swizzle, over time of the rule's; 95 % of
+        `ratio`, `low`, `high` (time of the library's cluster, at its faster swizzle, over time of the rule's; 95% of
         paired rounds) and `cublas` (cuBLAS's own time over that of the rule's).
     """
     table = own(medians(rounds.frame))

@@ -67,7 +67,7 @@ def held_out_library(held: found.Rounds) -> str:
     large = found.large(found.over_library(held))["ratio"]
     return (
         f"On the shapes held out for the rule it is less even: {large.ge(0.97).sum()} of {len(large)} large ones are "
-        f"within 3 % or better, the worst at {large.min():.2f}."
+        f"within 3% or better, the worst at {large.min():.2f}."
     )
 
 

@@ -42,7 +42,7 @@ def _ratio(rounds: Rounds, mnk: Mnk, first: tuple[str, int], second: tuple[str, 
     "gemm_no_gain",
     operands="A and B of a compute-bound GEMM",
     take="multicast or not: the same",
-    statement="In a compute-bound GEMM, multicast itself changes less than 1 % (19 of 20 cases).",
+    statement="In a compute-bound GEMM, multicast itself changes less than 1% (19 of 20 cases).",
     scope=f"{CUTLASS}, tiles of 128×128 and 128×256, every cluster of two and four and both swizzles where no tile is "
     "padded, M, N and K of at least 2048, against the same launch with multicast switched off",
     practice=Practice(
@@ -57,9 +57,7 @@ def _no_gain(frame: pd.DataFrame) -> tuple[bool, str]:
         raise NotMeasured("multicast was not switched off at any large shape")
     small = (shares["ratio"] - 1).abs().le(0.01)
     low, middle, high = shares["ratio"].quantile([0.05, 0.5, 0.95])
-    effect = (
-        f"{small.sum()} of {len(shares)} cases; median {middle:.4f}×, 5 % to 95 % {low:.4f} to {high:.4f}"
-    )
+    effect = f"{small.sum()} of {len(shares)} cases; median {middle:.4f}×, 5% to 95% {low:.4f} to {high:.4f}"
     return small.mean() >= 0.95, effect
 
 

@@ -25,7 +25,7 @@ def _times(tile: tuple[int, int]) -> str:
     operands="A and B of a product on tensor cores",
     take="TMA: one thread, and tensor cores lose nothing",
     statement="TMA keeps tensor cores busy to the last cycle, beside everything else they need.",
-    scope=f"{OWN}; tiles of 128×128, 128×256 and 256×128; equal: within 1 % of the cycles alone",
+    scope=f"{OWN}; tiles of 128×128, 128×256 and 256×128; equal: within 1% of the cycles alone",
     practice=Practice(
         "direction == 'load' and operand in ['A', 'B', 'A, B'] and phase == 'mainloop' and consumer == 'shared'",
         TMA,
@@ -45,6 +45,7 @@ def _tma_beside_tensor_cores(frame: pd.DataFrame) -> tuple[bool, str]:
     take="a tile of 128×256, or TMA",
     statement="cp.async costs tensor cores nothing at 128×256 and 256×128, and a tenth of their rate at 128×128.",
     scope=f"{OWN}; four warps copy, each tile handed over by the copies' own arrival",
+    applies_to="compute_cycles > 0 and consumer == 'shared' and source != 'computed'",
 )
 def _cp_async_beside_tensor_cores(frame: pd.DataFrame) -> tuple[bool, str]:
     ratios = {tile: findings.beside(frame, "cp_async", tile) for tile in TILES}
@@ -84,8 +85,8 @@ def _three_stages_for_tensor_cores(frame: pd.DataFrame) -> tuple[bool, str]:
     two = [share(tile, 2) for tile in TILES]
     enough = [share(tile, stages) for tile, stages in ((SQUARE, 4), (WIDE, 3), (TALL, 3))]
     return bool(max(two) < 0.95 and min(enough) > 0.98), (
-        f"With two stages tensor cores reach {100 * min(two):.0f} to {100 * max(two):.0f} % of their peak beside TMA, "
-        f"with four of 32 KiB or three of 48 KiB {100 * min(enough):.1f} %."
+        f"With two stages tensor cores reach {100 * min(two):.0f} to {100 * max(two):.0f}% of their peak beside TMA, "
+        f"with four of 32 KiB or three of 48 KiB {100 * min(enough):.1f}%."
     )
 
 
@@ -104,8 +105,8 @@ def _warps_of_cp_async(frame: pd.DataFrame) -> tuple[bool, str]:
 
     square, wide = ({warps: share(tile, warps) for warps in (1, 2, 4)} for tile in (SQUARE, WIDE))
     return bool(square[2] < 0.95 * square[4] and wide[1] < 0.9 and wide[2] > 0.99), (
-        f"Share of the peak by 1, 2, 4 warps: {', '.join(f'{100 * square[n]:.0f}' for n in square)} % at 128×128, "
-        f"{', '.join(f'{100 * wide[n]:.0f}' for n in wide)} % at 128×256."
+        f"Share of the peak by 1, 2, 4 warps: {', '.join(f'{100 * square[n]:.0f}' for n in square)}% at 128×128, "
+        f"{', '.join(f'{100 * wide[n]:.0f}' for n in wide)}% at 128×256."
     )
 
 
@@ -160,7 +161,7 @@ def _arithmetic_left_over(frame: pd.DataFrame) -> tuple[bool, str]:
     "triton_descriptors",
     operands="operands of Triton kernels",
     take="tensor descriptors where tensor cores are busy; elsewhere either",
-    statement="Tensor descriptors make compute-bound Triton GEMMs 10 to 40 % faster than pointers; kernels "
+    statement="Tensor descriptors make compute-bound Triton GEMMs 10 to 40% faster than pointers; kernels "
     "that memory bounds change by a tenth at most, either way.",
     scope="Triton 3.6, same tile, warps and stages; GEMMs in bf16 of 128×128 and 128×256, M, N and K of at least 1024; "
     "row sums, scaling and softmax of 16,384 rows and more",

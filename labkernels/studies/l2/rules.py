@@ -27,7 +27,7 @@ def _prefetch_with_little_in_flight(frame: pd.DataFrame) -> tuple[bool, str]:
     few = best[best["bytes_in_flight_per_sm"].le(8 * KIB)]
     return few["low"].min() > 1.2, (
         f"With 2 to 8 KiB in flight a prefetch gains {100 * (few['ratio'].min() - 1):.0f} to "
-        f"{100 * (few['ratio'].max() - 1):.0f} %."
+        f"{100 * (few['ratio'].max() - 1):.0f}%."
     )
 
 
@@ -44,7 +44,7 @@ def _no_prefetch_when_fed(frame: pd.DataFrame) -> tuple[bool, str]:
     fed = best[best["bytes_in_flight_per_sm"].ge(48 * KIB)]
     return fed["high"].max() < 0.95, (
         f"From 48 KiB in flight on the best lead leaves {100 * fed['ratio'].min():.0f} to "
-        f"{100 * fed['ratio'].max():.0f} % of the rate without."
+        f"{100 * fed['ratio'].max():.0f}% of the rate without."
     )
 
 
@@ -66,7 +66,7 @@ def _not_too_far_ahead(frame: pd.DataFrame, counted: pd.DataFrame) -> tuple[bool
     twice, once = counted[ahead.gt(30 * MIB)]["from_memory"], counted[ahead.lt(18 * MIB)]["from_memory"]
     return far["ratio"].median() < 0.7 < near["low"].min() and twice.min() > 1.5 and once.max() < 1.1, (
         f"With more than 30 MiB ahead memory delivers {twice.min():.2f} to {twice.max():.2f} times the bytes, and the "
-        f"rate falls to {100 * far['ratio'].median():.0f} % (median); with less than 18 MiB {once.max():.2f} at most."
+        f"rate falls to {100 * far['ratio'].median():.0f}% (median); with less than 18 MiB {once.max():.2f} at most."
     )
 
 

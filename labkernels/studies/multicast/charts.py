@@ -90,7 +90,7 @@ def reads(counted: pd.DataFrame, own: pd.DataFrame, tile_bytes: int) -> alt.Laye
 
 
 def gains(table: pd.DataFrame, own: pd.DataFrame, source: str) -> alt.LayerChart:
-    """What multicast delivers to the whole GPU over neighbours without a cluster, by shared memory, a line a fan-out.
+    """What multicast delivers to the whole GPU over neighbors without a cluster, by shared memory, a line a fan-out.
 
     Args:
         table: of `whole_gpu.gains`.

@@ -98,7 +98,7 @@ def coalescer(counted: pd.DataFrame) -> dict[str, str]:
 
 
 def whole_gpu(gains: pd.DataFrame) -> dict[str, str]:
-    """Multicast against neighbours without a cluster, the whole GPU counted.
+    """Multicast against neighbors without a cluster, the whole GPU counted.
 
     Args:
         gains: of `whole_gpu.gains`.

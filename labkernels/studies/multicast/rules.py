@@ -21,7 +21,7 @@ from labkernels.studies.stats import Ratio, having, paired, where
 RULES = Rules("multicast", "multicast_fair")
 LARGE_PIPELINES = "tiles of 32 KiB, 6 stages, one producer and one consumer warp, as many clusters as fit"
 RIVALS = (
-    "time of the whole GPU between events, idle SMs counted; of multicast and of neighbouring CTAs without a cluster "
+    "time of the whole GPU between events, idle SMs counted; of multicast and of neighboring CTAs without a cluster "
     "the best pipeline: tiles of 2 to 32 KiB, 2 to 12 stages, 1, 2 or 4 warps that copy and as many that read"
 )
 
@@ -45,7 +45,7 @@ def _by_pipeline(parts: list[tuple[int, int, Ratio]]) -> str:
     operands="a tile in L2 that 4 or 8 CTAs need, 48 KiB or more for its pipeline",
     take="multicast, in a cluster",
     statement="From L2, to 4 or 8 CTAs and with 48 KiB or more for the pipeline, multicast delivers a quarter more to "
-    "the whole GPU than neighbouring CTAs without a cluster do in step.",
+    "the whole GPU than neighboring CTAs without a cluster do in step.",
     scope=f"24 MiB in L2, in step; {RIVALS}; pipelines of 48, 128 and 192 KiB",
     applies_to="source == 'l2' and fan_out >= 4 and fan_out <= 8 and bytes_in_flight_per_sm >= 49152",
 )
@@ -74,7 +74,7 @@ def _nothing_at_two(frame: pd.DataFrame) -> tuple[bool, str]:
     "small_rings",
     operands="a tile in L2 that several CTAs need, 16 KiB or less for its pipeline",
     take="no cluster: each loads it",
-    statement="With 16 KiB or less for the pipeline, neighbouring CTAs without a cluster deliver more than multicast "
+    statement="With 16 KiB or less for the pipeline, neighboring CTAs without a cluster deliver more than multicast "
     "from L2.",
     scope=f"24 MiB in L2, in step; {RIVALS}; fan-out 2 to 16",
     applies_to="source == 'l2' and fan_out > 1 and bytes_in_flight_per_sm <= 16384",
@@ -88,7 +88,7 @@ def _small_rings(frame: pd.DataFrame) -> tuple[bool, str]:
     "nothing_from_hbm",
     operands="a tile in HBM that several CTAs need in step",
     take="no cluster: each loads it",
-    statement="From HBM, multicast gains nothing over neighbouring CTAs without a cluster that load in step.",
+    statement="From HBM, multicast gains nothing over neighboring CTAs without a cluster that load in step.",
     scope=f"1 GiB in HBM, in step; {RIVALS}; every pipeline that was measured, fan-out 2 to 16",
     applies_to="source == 'hbm' and fan_out > 1",
 )
@@ -107,7 +107,7 @@ def _nothing_from_hbm(frame: pd.DataFrame) -> tuple[bool, str]:
     "out_of_step",
     operands="a tile that CTAs need at different times",
     take="multicast, which keeps them in step",
-    statement="Where CTAs start 1000 cycles apart, multicast delivers 1.8 times what neighbouring CTAs without a "
+    statement="Where CTAs start 1000 cycles apart, multicast delivers 1.8 times what neighboring CTAs without a "
     "cluster do from L2, and 1.2 times from HBM to 4 CTAs or more.",
     scope=f"24 MiB in L2, 1 GiB in HBM, {LARGE_PIPELINES}; whole GPU; each CTA of a group starts 1000 cycles after the "
     "one before; fan-out 2, 4 and 8",
@@ -147,10 +147,10 @@ def _one_over_fan_out(frame: pd.DataFrame) -> tuple[bool, str]:
 
 @RULES.rule(
     "neighbours",
-    operands="a tile that neighbouring CTAs need at the same time",
+    operands="a tile that neighboring CTAs need at the same time",
     take="each loads it, side by side",
     statement="The coalescer needs CTAs that are close together on the GPU, not a cluster.",
-    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, fan-out 4, in step: a cluster, neighbours without one, "
+    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, fan-out 4, in step: a cluster, neighbors without one, "
     "scattered CTAs",
     experiments=("cluster_counters",),
 )
@@ -161,7 +161,7 @@ def _neighbours(frame: pd.DataFrame) -> tuple[bool, str]:
     )
     text = (
         f"bytes read from L2 for each delivered at fan-out 4: {cluster:.2f} in a cluster, "
-        f"{alone:.2f} by neighbours without one, {scattered:.2f} by scattered blocks"
+        f"{alone:.2f} by neighbors without one, {scattered:.2f} by scattered blocks"
     )
     return alone < 1.1 * cluster and scattered > 0.9, text
 
@@ -170,9 +170,9 @@ def _neighbours(frame: pd.DataFrame) -> tuple[bool, str]:
     "lag",
     operands="a tile that several CTAs need at different times",
     take="multicast, or keep them in step",
-    statement="The coalescer needs CTAs in step: 1000 cycles of lag from CTA to CTA, and L2 reads 85 % of the bytes "
+    statement="The coalescer needs CTAs in step: 1000 cycles of lag from CTA to CTA, and L2 reads 85% of the bytes "
     "again.",
-    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, unicast, in a cluster and by neighbouring "
+    scope="counters; 24 MiB in L2, tiles of 32 KiB, 6 stages, unicast, in a cluster and by neighboring "
     "CTAs; every fan-out counted",
     experiments=("cluster_counters",),
 )
@@ -200,7 +200,7 @@ def _handshakes(
     "scope",
     operands="the stages of a multicast pipeline",
     take="arrive without release.cluster",
-    statement="release.cluster on the arrive costs a pipeline of 32 KiB tiles 40 % of its rate and more.",
+    statement="release.cluster on the arrive costs a pipeline of 32 KiB tiles 40% of its rate and more.",
     scope="24 MiB in L2, multicast by slices, tiles of 32 KiB, 4 stages, one producer and one consumer warp; "
     "fan-out 2, 4 and 8",
     experiments=("handshake",),

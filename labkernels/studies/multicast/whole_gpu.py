@@ -1,4 +1,4 @@
-"""Multicast against unclustered neighbours, idle SMs counted: of each the best pipeline that shared memory holds."""
+"""Multicast against unclustered neighbors, idle SMs counted: of each the best pipeline that shared memory holds."""
 
 import pandas as pd
 
@@ -46,7 +46,7 @@ def _duel(rows: pd.DataFrame, table: pd.DataFrame, pipeline_kib: int) -> tuple[p
 
 
 def gain(fair: pd.DataFrame, source: str, fan_out: int, pipeline_kib: int) -> Ratio:
-    """What multicast delivers to the whole GPU over what neighbours without a cluster do, in step, each at its best.
+    """What multicast delivers to the whole GPU over what neighbors without a cluster do, in step, each at its best.
 
     Args:
         fair: rows of one run of `multicast_fair`.
@@ -65,7 +65,7 @@ def gains(fair: pd.DataFrame) -> pd.DataFrame:
     """`gain` of every source, fan-out and size of the pipeline that was measured.
 
     Returns:
-        Columns gpu, run_id, source, fan_out, pipeline_kib, ratio, low, high, and for `multicast` and `neighbours` their
+        Columns gpu, run_id, source, fan_out, pipeline_kib, ratio, low, high, and for `multicast` and `neighbors` their
         rate `…_gbps` and their pipeline `…_ring` in words.
     """
     found = []

@@ -1,12 +1,13 @@
 """Charts of paged keys: gathering from HBM, beside tensor cores, and FlashAttention-3's own kernels."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from labkernels.charts.grammar import band_and_line, ceiling, mechanism_color, own_points
-from labkernels.studies.paged.findings import most_issuers
+from labkernels.studies.paged.findings import SHAPE, most_issuers
 from labkernels.studies.stats import having, where
 
 _HBM_SCALE = alt.Scale(domain=[0, 5000])
@@ -130,6 +131,61 @@ def real_kernel(cells: pd.DataFrame) -> alt.LayerChart:
     )
     chart = intervals + alone + dots + ceiling(1, "equal", "x")
     return chart.properties(width=420, height=alt.Step(9))
+
+
+LEFT_EDGE = 0.93  # of the chart of model shapes
+
+
+def model_shapes(cells: pd.DataFrame, phase: str) -> alt.LayerChart:
+    """FlashAttention-3's whole calls by cp.async over those by TMA, shape by shape, and the library's choice beside it.
+
+    Args:
+        cells: of `findings.shape_cells`.
+        phase: whose are drawn.
+    """
+    table = having(cells, phase=phase)
+    table = table.assign(
+        shape=[shape_name(cell) for cell in table.itertuples()],
+        mechanism=table["rule"],
+        page=table["page_rows"].astype(str) + " rows",
+        tiles=table["page_rows"] // table.groupby(SHAPE)["page_rows"].transform("min"),
+    )
+    shapes = list(dict.fromkeys(table["shape"]))
+    base = alt.Chart(table).encode(
+        y=alt.Y("shape:N", title=None, sort=shapes, axis=alt.Axis(labelLimit=300)),
+        yOffset=alt.YOffset("page:N"),
+    )
+    title, scale = (
+        "Time with cp.async / with TMA",
+        alt.Scale(domain=[LEFT_EDGE, 1.22], zero=False, clamp=True),
+    )
+    intervals = base.mark_rule().encode(
+        x=alt.X("ratio_low:Q", title=title, scale=scale), x2="ratio_high:Q", color=mechanism_color(_BOTH)
+    )
+    dots = base.mark_point(filled=True, size=50).encode(
+        x=alt.X("ratio:Q", scale=scale),
+        color=mechanism_color(_BOTH),
+        tooltip=[
+            "shape", "page", "rule", "best", "gather_us", "gather_tile", "tma_us", "tma_tile", "ratio", "ratio_low",
+            "ratio_high", "rule_us", "rule_tile", "chosen", "gpu", "run_id",
+        ],
+    )  # fmt: skip
+    ticks = base.transform_filter("datum.rule == 'cp_async'").mark_tick(thickness=2, size=8)
+    chosen = ticks.encode(x=alt.X("chosen:Q", scale=scale), color=alt.value("#7f8790"))
+    chart = intervals + chosen + dots + ceiling(1, "equal", "x")
+    return chart.properties(width=330, height=alt.Step(9), title=phase.capitalize())
+
+
+def shape_name(cell: Any) -> str:
+    """A shape in words: `MLA, 128/1 heads: 8 × 1 on 32768, 8 splits`.
+
+    Args:
+        cell: with the columns of `findings.SHAPE` as attributes.
+    """
+    dims = str(cell.head_dim) if cell.head_dim == cell.head_dim_v else f"{cell.head_dim}/{cell.head_dim_v}"
+    model = "MLA" if cell.head_dim_v == 512 else f"dim {dims}"
+    splits = f", {cell.num_splits} splits" if cell.num_splits > 1 else ""
+    return f"{model}, {cell.heads}/{cell.kv_heads} heads: {cell.batch} × {cell.seqlen_q} on {cell.seqlen_k}{splits}"
 
 
 def small_pages(table: pd.DataFrame, phase: str) -> alt.LayerChart:

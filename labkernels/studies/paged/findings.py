@@ -13,6 +13,19 @@ PLAIN = dict(zip(SETTING, (256, 8, "nhd", "shuffled", 1), strict=True))  # the m
 AS_IN_KERNEL = {"decode": "decode_mma", "prefill": "prefill"}
 WAY = ["page_rows", "variant", "piece_rows", "issuers"]
 CASE = ["run_id", "gpu", "phase", "mechanism", *WAY, *SETTING]
+SHAPE = [
+    "run_id",
+    "gpu",
+    "phase",
+    "batch",
+    "seqlen_q",
+    "seqlen_k",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "head_dim_v",
+]
+SHAPE += ["num_splits"]
 PROBLEM = ["run_id", "gpu", "phase", "batch", "seqlen_q", "seqlen_k", "heads", "kv_heads", "num_splits"]
 
 
@@ -102,6 +115,11 @@ def isolated_ratio(frame: pd.DataFrame, phase: str, page_rows: int) -> Ratio:
     return paired(where(main, variant="rows"), where(main, variant="box"), "duration_us")
 
 
+def whole_calls(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `call_us`: all that a call causes, preparation and combination of splits beside its attention kernel."""
+    return frame.assign(call_us=frame["kernel_us"] + frame["beside_us"])
+
+
 def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """FlashAttention-3 problem by problem and page size by page size, where both mechanisms ran.
 
@@ -109,24 +127,25 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
         frame: rows of one run of `fa3`.
 
     Returns:
-        A row per cell: what the rule takes, median microseconds of either, `ratio` (cp.async over TMA) with its
-        interval, `best` (empty where they do not differ) and `regret` (time of the rule's choice over the best; 1
-        where they do not differ).
+        A row per cell: what the rule takes, median microseconds of either's whole call, `ratio` (cp.async over TMA)
+        with its interval, `best` (empty where they do not differ) and `regret` (time of the rule's choice
+        over the best; 1 where they do not differ).
 
     Raises:
         NotMeasured: there is no such cell.
     """
     cells = []
+    frame = whole_calls(frame)
     for key, cell in frame[frame["page_rows"].gt(0)].groupby([*PROBLEM, "page_rows"]):
         ways = {name: rows for name, rows in cell.groupby("mechanism")}
         if len(ways) < 2 or "rule" not in set(cell["route"]):
             continue
         gather, boxes = ways["cp_async"], ways["tma_tile"]
-        ratio = paired(gather, boxes, "kernel_us")
+        ratio = paired(gather, boxes, "call_us")
         best = "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"
         rule = where(cell, route="rule")["mechanism"].iloc[0]
         regret = 1.0 if best in ("", rule) else max(ratio.ratio, 1 / ratio.ratio)
-        times = {"cp_async_us": gather["kernel_us"].median(), "tma_tile_us": boxes["kernel_us"].median()}
+        times = {"cp_async_us": gather["call_us"].median(), "tma_tile_us": boxes["call_us"].median()}
         cells.append(
             dict(zip([*PROBLEM, "page_rows"], key, strict=True))
             | {"rule": rule, "best": best, "regret": regret, **times}
@@ -135,6 +154,50 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
     if not cells:
         raise NotMeasured("no problem that ran by cp.async and by TMA over the same pages")
     return pd.DataFrame(cells)
+
+
+def shape_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """FlashAttention-3 at one model shape after another: whole calls by cp.async over whole calls by TMA.
+
+    Args:
+        frame: rows of one run of `fa3_shapes`.
+
+    Returns:
+        A row per shape and page size: `ratio` with its interval, of calls that differ in a left padding of zero rows
+        alone; `best`, empty where it lies within its noise; `rule`, what the library takes, and `chosen` with its
+        interval, its whole call over that by TMA (1 where it takes TMA itself); median microseconds of each, and their
+        tiles (query rows × keys).
+
+    Raises:
+        NotMeasured: there is no such cell.
+    """
+    cells = []
+    for key, shape in whole_calls(frame).groupby(SHAPE, sort=False):
+        for page_rows, pages in shape.groupby("page_rows"):
+            routes = dict(iter(pages.groupby("route")))
+            rule, gather = routes.get("rule"), routes.get("leftpad")
+            boxes = routes.get("bound", rule)
+            if rule is None or gather is None or set(boxes["mechanism"]) != {"tma_tile"}:
+                continue
+            ratio, chosen = paired(gather, boxes, "call_us"), paired(rule, boxes, "call_us")
+            ways = {"rule": rule, "tma": boxes, "gather": gather}
+            cells.append(
+                dict(zip(SHAPE, key, strict=True))
+                | {"page_rows": page_rows, "rule": rule["mechanism"].iloc[0]}
+                | {"best": "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"}
+                | {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+                | {"chosen": chosen.ratio, "chosen_low": chosen.low, "chosen_high": chosen.high}
+                | {f"{name}_us": rows["call_us"].median() for name, rows in ways.items()}
+                | {f"{name}_tile": _tile(rows) for name, rows in ways.items()}
+            )
+    if not cells:
+        raise NotMeasured("no shape that ran by cp.async and by TMA in the same call")
+    return pd.DataFrame(cells)
+
+
+def _tile(rows: pd.DataFrame) -> str:
+    """Query rows and keys of a kernel's tile, in words."""
+    return f"{rows['tile_m'].iloc[0]} × {rows['tile_n'].iloc[0]}"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from labkernels.charts.text import percent
+from labkernels.charts.text import percent, span
 from labkernels.operand import KIB
 from labkernels.production import fa3
 from labkernels.production.attention import AttentionCall
 from labkernels.studies.paged import findings as found
+from labkernels.studies.paged.charts import shape_name
 from labkernels.studies.stats import having, where
 
 _TILE_ROWS, _TILE_BYTES = 128, 32 * KIB
@@ -82,18 +83,56 @@ def real_kernel(cells: pd.DataFrame, regret: found.Regret, run: pd.Series) -> di
         regret: of `findings.fa3_rule_regret`.
         run: the run's row.
     """
-    gain = where(cells, phase="decode")["ratio"] - 1
+    decode, prefill = (where(cells, phase=phase) for phase in ("decode", "prefill"))
     clear = cells["isolated_low"].gt(1) | cells["isolated_high"].lt(1)
     return {
         "cells": len(cells),
-        "agreeing": int(cells["agrees"].sum()),
         "clear": int(clear.sum()),
-        "decode_gain": f"{100 * gain.min():.1f}-{100 * gain.max():.1f} %",
+        "prefill_ratio": span(prefill["ratio"], 2),
+        "decode_ratio": span(decode["ratio"], 3),
+        "decode_cells": len(decode),
+        "decode_by_tma": int(decode["best"].eq("tma_tile").sum()),
+        "decode_ties": int(decode["best"].eq("").sum()),
+        "decode_by_gather": int(decode["best"].eq("cp_async").sum()),
         "regret_mean": percent(regret.mean - 1, 1),
         "regret_worst": percent(regret.worst - 1, 1),
         "regret_wrong": regret.wrong,
         "lowest_clock": f"{run['sm_clock_mhz_min']:,.0f} MHz",
         "throttle": run["throttle_reasons"] if pd.notna(run["throttle_reasons"]) else "none",
+    }
+
+
+def model_shapes(cells: pd.DataFrame) -> dict[str, str | float]:
+    """What FlashAttention-3 says at one model shape after another.
+
+    Args:
+        cells: of `findings.shape_cells`.
+    """
+    decode, prefill = (where(cells, phase=phase) for phase in ("decode", "prefill"))
+    mla = cells["head_dim_v"].eq(512)
+    gathered = decode[decode["rule"].eq("cp_async")]
+    smaller = gathered[
+        gathered["rule_tile"].str.startswith("64 ") & ~gathered["tma_tile"].str.startswith("64 ")
+    ]
+    by_dim = {dim: smaller.loc[smaller["head_dim"].eq(dim), "chosen"] for dim in (64, 128)}
+    same_tile = cells["gather_tile"].eq(cells["tma_tile"])
+    few = mla & cells["heads"].lt(128) & cells["phase"].eq("decode")
+    return {
+        "shape_cells": len(cells),
+        "shape_by_tma": int(cells["best"].eq("tma_tile").sum()),
+        "shape_ties": int(cells["best"].eq("").sum()),
+        "shape_by_gather": int(cells["best"].eq("cp_async").sum()),
+        "shape_prefill": span(prefill.loc[~mla & same_tile, "ratio"], 2),
+        "shape_prefill_tile": span(prefill.loc[~same_tile, "ratio"], 2),
+        "shape_ratios": span(prefill.loc[prefill["head_dim"].eq(128), "ratio"], 3),
+        "shape_decode": span(decode.loc[~mla & same_tile, "ratio"], 2),
+        "mla_many": span(cells.loc[mla & cells["heads"].eq(128), "ratio"], 3),
+        "mla_few": span(cells.loc[few & cells["num_splits"].eq(1), "ratio"], 3),
+        "mla_few_split": span(cells.loc[few & cells["num_splits"].gt(1), "ratio"], 3),
+        "chosen_mla": span(gathered.loc[gathered["head_dim_v"].eq(512), "chosen"], 2),
+        "odd_one": " and ".join(map(shape_name, cells[cells["best"].eq("cp_async")].itertuples())) or "none",
+        "chosen_64": span(by_dim[64], 2),
+        "chosen_128": span(by_dim[128], 2),
     }
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from labkernels.errors import NotMeasured
 from labkernels.production.practice import TMA, Practice
-from labkernels.studies.paged.findings import PLAIN, fa3_cells, isolated_ratio, paged_best_over_contiguous
+from labkernels.studies.paged.findings import PLAIN, isolated_ratio, paged_best_over_contiguous, shape_cells
 from labkernels.studies.rule import Rules
 from labkernels.studies.stats import Ratio, paired, where
 
@@ -16,6 +16,10 @@ DECODE = (
 )
 PREFILL = "65,536 keys of 8 heads in rows of 256 bytes that all SMs read, tiles of 128 rows, four stages, up to four "
 PREFILL += "producer warps, beside tensor cores at work"
+SHAPES = (
+    "vLLM 0.33.0's FlashAttention-3, bf16, causal, whole calls; head dims 64 to 256, 1 to 32 query heads per "
+)
+SHAPES += "KV head, absorbed MLA (64 and 512) with 16 to 128 heads, pages of one and two tiles of keys"
 PAGED = "direction == 'load' and operand in ['K (paged)', 'V (paged)']"
 
 
@@ -114,17 +118,61 @@ def _paged_odd_rows(frame: pd.DataFrame) -> tuple[bool, str]:
     )
 
 
+def _shapes(frame: pd.DataFrame, column: str, chosen: str) -> list[Ratio]:
+    """A ratio of `shape_cells`, with its interval, of the cells that a condition names."""
+    cells = shape_cells(frame).query(chosen)
+    return [Ratio(*one) for one in cells[[column, f"{column}_low", f"{column}_high"]].itertuples(index=False)]
+
+
 @RULES.rule(
-    "fa3_decode",
-    operands="pages that are whole tiles in decode",
+    "fa3_prefill",
+    operands="FlashAttention-3's pages in prefill",
     take="tma_tile",
-    statement="FlashAttention-3 should take TMA in decode too, where a page is whole tiles.",
-    scope="FlashAttention-3's own kernels, bf16, head dim 128, causal: every decode problem that ran by TMA and by "
-    "cp.async over pages of 128, 256 and 512 rows",
-    experiments=("fa3",),
+    statement="In prefill TMA loads FlashAttention-3's pages, whatever the model's shape: gathering takes at least 1% "
+    "longer.",
+    scope=f"{SHAPES}; 512 and 2,048 queries on 8,192 keys, the same call with and without a left padding of zero rows",
+    experiments=("fa3_shapes",),
     practice=Practice(f"{PAGED} and system == 'FlashAttention-3'", TMA),
 )
+def _fa3_prefill(frame: pd.DataFrame) -> tuple[bool, str]:
+    return _evidence("cp.async over TMA, whole calls", _shapes(frame, "ratio", "phase == 'prefill'"), 1.01)
+
+
+@RULES.rule(
+    "fa3_decode",
+    operands="FlashAttention-3's pages in decode, few query rows",
+    take="cp_async with a tile of fewer query rows",
+    statement="In decode FlashAttention-3 may gather its pages: cp.async with 64 query rows to a tile is as fast as "
+    "TMA with 128 or 192, or faster.",
+    scope=f"{SHAPES}; one query on 8,192 to 131,072 keys, split and not, wherever the library gathers with a smaller "
+    "tile than TMA's; equal: within the noise",
+    experiments=("fa3_shapes",),
+)
 def _fa3_decode(frame: pd.DataFrame) -> tuple[bool, str]:
-    cells = where(fa3_cells(frame), phase="decode")
-    ratios = [Ratio(cell.ratio, cell.ratio_low, cell.ratio_high) for cell in cells.itertuples()]
-    return _evidence("cp.async over TMA, time of its own kernel", ratios, 1.0)
+    cells = _shapes(
+        frame, "chosen", "phase == 'decode' and rule_tile.str[:3] == '64 ' and tma_tile.str[:3] != '64 '"
+    )
+    if not cells:
+        raise NotMeasured("no decode by cp.async with a smaller tile")
+    most = max(cells, key=lambda ratio: ratio.low)
+    return (
+        most.low <= 1,
+        f"cp.async over TMA, whole calls: {most.ratio:.3f} ({most.low:.3f} to {most.high:.3f}) at most",
+    )
+
+
+@RULES.rule(
+    "mla_pages",
+    operands="pages of absorbed MLA, 128 query heads",
+    take="tma_tile, pages of 64 rows too",
+    statement="Absorbed MLA with 128 query heads: load pages by TMA, those of 64 rows too; gathering takes at least "
+    "1% longer.",
+    scope="vLLM 0.33.0's FlashAttention-3, bf16, head dims 64 and 512, one KV head, whole calls; 1, 2 and 512 queries, "
+    "1 to 128 sequences, split and not, pages of 64 and 128 rows: the same call with and without a left padding of "
+    "zero rows",
+    experiments=("fa3_shapes",),
+)
+def _mla_pages(frame: pd.DataFrame) -> tuple[bool, str]:
+    return _evidence(
+        "cp.async over TMA, whole calls", _shapes(frame, "ratio", "head_dim_v == 512 and heads == 128"), 1.01
+    )

@@ -16,7 +16,7 @@ MATRIX = "tiles of 2 to 32 KiB, 1 GiB written in turn to HBM; 1 to 4 CTAs of 128
     take="whichever leaves the code simplest: st.global from registers, or a TMA store",
     statement="For tiles in whole rows it does not matter who writes them.",
     scope=f"{MATRIX}; rows of 256 to 2,048 bytes of a matrix 8 KiB wide, and tiles that are one run of memory; each "
-    "form in its fastest cell; equal: within 3 %",
+    "form in its fastest cell; equal: within 3%",
 )
 def _stores_keep_up(frame: pd.DataFrame) -> tuple[bool, str]:
     table = found.rates(frame)
@@ -82,7 +82,7 @@ def _rows_by_tensor_map(frame: pd.DataFrame) -> tuple[bool, str]:
     operands="tiles that leave while nothing else is to be done",
     take="one CTA of 128 threads per SM",
     statement="Four warps of an SM write as fast as memory takes it.",
-    scope=f"{MATRIX}; tiles that are one run of memory; at least 97 % of the fastest cell",
+    scope=f"{MATRIX}; tiles that are one run of memory; at least 97% of the fastest cell",
 )
 def _four_warps_fill_memory(frame: pd.DataFrame) -> tuple[bool, str]:
     table = found.rates(frame)
@@ -96,5 +96,5 @@ def _four_warps_fill_memory(frame: pd.DataFrame) -> tuple[bool, str]:
         for form, cell in cells.items()
     )
     return all(cell["threads_per_sm"] <= 128 for cell in cells.values()), (
-        f"Threads and shared memory of an SM that reach 97 % of the fastest, {shown}."
+        f"Threads and shared memory of an SM that reach 97% of the fastest, {shown}."
     )
