@@ -19,8 +19,9 @@
   // An x axis of a narrow plot: its title breaks, and names stand aslant.
   function narrowed(x, width) {
     const isNamed = x.type === "nominal" || x.type === "ordinal";
-    const axis = x.axis === null || !isNamed ? x.axis : { ...x.axis, labelAngle: -90, labelOverlap: false };
-    return { ...x, ...(axis === undefined ? {} : { axis }), ...(x.title ? { title: wrapped(x.title, width - 2 * MARGIN) } : {}) };
+    const aslant = isNamed ? { labelAngle: -90, labelOverlap: false } : {};
+    const axis = x.axis === null ? null : { ...x.axis, titleAnchor: "end", ...aslant };
+    return { ...x, axis, ...(x.title ? { title: wrapped(x.title, width - 2 * MARGIN) } : {}) };
   }
 
   // A single or layered view fills the column; a composed one stacks its views where the page is narrow.

@@ -40,7 +40,7 @@ def whole(names: list[str], built: Path = HTML / "book") -> str:
             page, _, at = link["href"].partition("#")
             page = page.removesuffix(".html") or name
             if page in names:
-                link["href"] = f"#{page}--{at}" if at else f"#{page}--"
+                link["href"] = f"#{page}--" + ("" if "=" in at else at)  # what fills a form has no anchor
         articles.append(f'<article class="bd-article" id="{name}--">{article.decode_contents()}</article>')
     first = BeautifulSoup((built / f"{names[0]}.html").read_text("utf8"), "html.parser")
     sheets = "".join(str(link) for link in first("link", rel="stylesheet"))
