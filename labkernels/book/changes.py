@@ -118,7 +118,7 @@ KEPT: dict[str, str] = dict.fromkeys(
     ),
     "",
 ) | {
-    "neighbors": "The coalescer asks for neighbors on the GPU, not for a cluster.",
+    "neighbours": "The coalescer asks for neighbors on the GPU, not for a cluster.",
     "scope": "release.cluster on the arrive costs a ring of 32 KiB tiles 40% of its rate and more.",
     "one_arrives": "One lane for each CTA releases a slot; one thread for all of them is slower.",
     "slices_beat_one": "Passing on through DSM, every CTA pushes its slice: one that pushes all divides its one port.",
