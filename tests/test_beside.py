@@ -5,15 +5,8 @@ import pytest
 
 from labkernels.model import beside, kernel_pairs
 from labkernels.model.advisor import gpus
-from labkernels.model.beside import (
-    PRODUCERS,
-    READ,
-    Product,
-    constants_beside,
-    product_cycles,
-    step_cycles,
-    way,
-)
+from labkernels.model.beside import READ, Product, product_cycles, step_cycles, way
+from labkernels.model.beside_fit import constants_beside, on_other_tiles, producers
 from labkernels.model.closed_form import constants
 from labkernels.store import Store
 from labkernels.studies import select
@@ -58,8 +51,9 @@ def test_stored_constants_are_what_the_rows_give(gpu):
 
 @each_gpu
 def test_rates_of_one_tile_predict_the_others(gpu):
-    table = beside.tested(select.require_rows(Store(), "mainloop", gpu), constants(gpu))
-    assert set(table["mechanism"]) == set(PRODUCERS)
+    loops = select.require_rows(Store(), "mainloop", gpu)
+    table = on_other_tiles(loops, constants(gpu))
+    assert list(table["mechanism"].unique()) == producers(loops) == ["cp_async", "ldg", "tma_tile"]
     assert (table["ratio"] - 1).abs().max() < 0.05
 
 

@@ -15,6 +15,7 @@ from labkernels.paths import BOOK
 
 PAGE = BOOK.parent / "_build" / "html" / "book" / "decide.html"
 GPU = gpus()[0]
+PRODUCTS = [(0, 0)] * 8 + [(128, 0), (64, 8), (128, 128), (256, 128)]  # none, half of one, and three
 QUESTIONS, LEGAL, TOLERANCE, ANSWER_MS = 4000, 1000, 1e-3, 100
 
 
@@ -46,6 +47,7 @@ def questions(count: int, seed: int = 20260131) -> list[dict]:
                 issuers=draw.choice([1, 2, 4]),
                 compute_cycles=draw.choice([0.0, 0.0, 250.5, 4000.0]),
                 consumer=draw.choice(["shared", "shared", "shared", "registers"]),
+                **dict(zip(("product_rows", "product_columns"), draw.choice(PRODUCTS), strict=True)),
             )
         )
     return found

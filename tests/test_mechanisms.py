@@ -26,9 +26,11 @@ NAMED_BY_INTENT = {
     "model/project.py",
     "model/validate.py",
     "book/decide.py",
+    "book/glossary.py",
     "book/headline.py",
     "production/catalog.py",
     "production/charts.py",
+    "production/library_kernels.py",
     "production/source_rules.py",
 }
 # Where even one name in a condition would be a guess about what a mechanism is.

@@ -164,6 +164,7 @@
     const span = (q.rows - 1) * pitch + q.row_bytes;
     if (span > q.tensor_mib * 2 ** 20) refuse(`tensor_mib is ${q.tensor_mib}, one tile reaches over ${span} bytes: give ${Math.ceil(span / 2 ** 20)} or more, or a smaller tile`);
     if (q.source === "computed" && q.cluster === 1) refuse("source is computed and cluster 1, so there is nobody to share with: give 2 or more");
+    if (!q.product_rows !== !q.product_columns) refuse(`product_rows is ${q.product_rows} and product_columns ${q.product_columns}: give both, or 0 for both`);
     const tile = q.row_bytes * q.rows;
     const rows = Math.max(1, Math.floor((q.tensor_mib * 2 ** 20) / pitch / q.rows + 0.5)) * q.rows;
     const tensor = Math.floor(pitch / q.row_bytes) * q.row_bytes * rows, l2 = of.gpu.l2_bytes;
@@ -236,6 +237,7 @@
     bad(!q.index_rows || !moves.crosses_ctas, `${moves.touches_global ? "multicast of" : "forwarding"} indexed tiles was not measured`);
     if (isMade) bad(false, "the tile is computed in shared memory: there is nothing to load");
     else bad(q.cluster === 1 || moves.in_clusters, "was not measured with CTAs that need the same tile");
+    bad(!q.product_rows || of[`${mechanism} beside wgmma`], "was not measured beside tensor cores");
     if (!found.length) bad(formsIn(mechanism, q, shape, of).length > 0, `has no ${q.pipeline} pipeline`);
     return found;
   }
@@ -329,6 +331,20 @@
       .reduce((a, b) => (b.warps < a.warps || (b.warps === a.warps && b.gbps > a.gbps) ? b : a));
   }
 
+  // A mechanism in its fastest form, no faster than tensor cores beside it: labkernels/model/beside.py.
+  function fastest(mechanism, q, shape, of) {
+    const one = fastestForm(formsIn(mechanism, q, shape, of).map((form) => predict(mechanism, form, of)));
+    if (!q.product_rows) return one;
+    const { product_rows: m, product_columns: n, row_bytes } = q, way = of[`${mechanism} beside wgmma`];
+    const tensor = (m * n * row_bytes) / 4096, stage = (m + n) * row_bytes, read = (m + Math.floor((n * m) / 64)) * row_bytes;
+    const shared = stage / way.copy_bytes_per_cycle + (way.read_bytes_per_cycle ? read / way.read_bytes_per_cycle : 0);
+    const drawn = 1 + (way.power_flop_per_byte * stage * q.element_bytes) / (2 * m * n * row_bytes);
+    const cycles = Math.max(tensor, shared) * drawn * q.ctas_per_sm, period = Math.max(cycles, one.cycles);
+    const terms = { ...one.terms, "tensor cores": cycles };
+    const binding = Object.keys(terms).reduce((a, b) => (terms[b] > terms[a] ? b : a));
+    return { ...one, terms, binding, cycles: period, gbps: (one.gbps * one.cycles) / period };
+  }
+
   function rateOf(mechanism, q, of, form) {
     let shape;
     try {
@@ -338,12 +354,12 @@
       return 0;
     }
     if (reasons(mechanism, q, shape, of).length) return 0;
-    return fastestForm(formsIn(mechanism, q, shape, of).map((one) => predict(mechanism, one, of))).gbps;
+    return fastest(mechanism, q, shape, of).gbps;
   }
 
   function bestGain(q, now, of, form, pitch) {
     let change = "", gain = 1;
-    if (now.binding === "compute") return { change, gain };
+    if (["compute", "tensor cores"].includes(now.binding)) return { change, gain };
     const { rows, stages, ctas_per_sm: ctas } = q, work = 2 * q.compute_cycles, unit = VECTOR_BYTES * q.cluster;
     const changes = {
       [`keep ${2 * stages} stages instead of ${stages}`]: { stages: 2 * stages },
@@ -371,7 +387,7 @@
     }
     const preference = Object.keys(MECHANISMS);
     const ranked = preference.filter((name) => !(name in excluded))
-      .map((name) => fastestForm(formsIn(name, q, shape, of).map((one) => predict(name, one, of))));
+      .map((name) => fastest(name, q, shape, of));
     if (!ranked.length) throw new Refused(nothingLeft(excluded));
     for (const one of ranked) {
       const moves = MECHANISMS[one.mechanism], who = moves.by_threads && moves.touches_global ? one.mechanism : "tma";

@@ -67,6 +67,12 @@ TYPICAL: dict[str, Question] = {
         cluster=2, row_bytes=128, rows=64, source="computed"
     ),
     "32 KiB that four CTAs compute": Question(cluster=4, row_bytes=512, rows=64, source="computed"),
+    "A or B of a product of 128×128, tensor cores busy": Question(
+        row_bytes=128, rows=128, stages=6, source="l2", tensor_mib=32, product_rows=128, product_columns=128
+    ),
+    "the same of 128×256": Question(
+        row_bytes=128, rows=128, stages=4, source="l2", tensor_mib=32, product_rows=128, product_columns=256
+    ),
     "K or V, contiguous cache": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2),
     "K or V, pages of 64 rows": Question(row_bytes=256, rows=128, pitch_bytes=2048, stages=2, index_rows=64),
     "K or V, an index for each row": Question(

@@ -14,7 +14,7 @@ from labkernels.errors import BadArgument
 from labkernels.forms import entry
 from labkernels.legality import BULK_COPY, Violation, violations
 from labkernels.mechanisms import MECHANISMS
-from labkernels.model import other_gpus
+from labkernels.model import beside, other_gpus
 from labkernels.model.closed_form import (
     ALONE,
     IN_CLUSTERS,
@@ -251,6 +251,22 @@ class Question:
         label="Needed in",
         group=AROUND,
     )
+    product_rows: int = entry(
+        0,
+        help="rows of A that a CTA's tensor cores multiply, the tile being a step of A or B; 0: no tensor cores",
+        choices=(0, 64, 128, 192, 256),
+        label="Product's rows",
+        unit="of A",
+        group=AROUND,
+    )
+    product_columns: int = entry(
+        0,
+        help="its columns, rows of B; 0: no tensor cores",
+        choices=(0, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256),
+        label="Product's columns",
+        unit="of B",
+        group=AROUND,
+    )
 
     def __post_init__(self) -> None:
         forms.require(self)
@@ -273,6 +289,11 @@ class Question:
         if self.source == "computed" and self.cluster == 1:
             raise BadArgument(
                 "`source` is computed and `cluster` 1, so there is nobody to share with: give 2 or more"
+            )
+        if bool(self.product_rows) != bool(self.product_columns):
+            raise BadArgument(
+                f"`product_rows` is {self.product_rows} and `product_columns` {self.product_columns}: give both, or 0 "
+                "for both"
             )
 
     @property
@@ -390,7 +411,7 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
     forms = {name: forms_in(question, name, of) for name in PREFERENCE if name not in excluded}
     if not forms:
         raise BadArgument(_nothing_left(excluded))
-    found = {name: fastest_form([predict(name, one, of) for one in its]) for name, its in forms.items()}
+    found = {name: _fastest(question, name, its, of) for name, its in forms.items()}
     rates = sorted(found.values(), key=lambda one: -one.gbps)
     if delivered / rates[0].gbps / 1e3 < start_us(rates[0].mechanism, question.source, of):
         # a launch is mostly its start
@@ -422,6 +443,28 @@ def advise(question: Question, gpu: str | None = None, root: Path = DATA) -> Adv
         tuple(_cited(base if is_projected else gpu, question, root)),
         run_ids(base if is_projected else gpu, root),
         ((other_gpus.said(gpu, base),) if is_projected else ()) + tuple(_outside(question, found, of)),
+    )
+
+
+def _fastest(question: Question, mechanism: str, its: list[Load], of: Constants) -> Prediction:
+    """A mechanism in its fastest form, no faster than tensor cores that work beside it."""
+    one = fastest_form([predict(mechanism, form, of) for form in its])
+    if not question.product_rows:
+        return one
+    step = beside.Product(
+        question.product_rows,
+        question.product_columns,
+        question.row_bytes,
+        question.row_bytes,
+        question.element_bytes,
+    )
+    cycles = beside.drawn_cycles(mechanism, step, of) * question.ctas_per_sm
+    period = max(cycles, one.cycles_per_tile)
+    return replace(
+        one,
+        terms=one.terms | {"tensor cores": cycles},
+        cycles_per_tile=period,
+        gbps=one.gbps * one.cycles_per_tile / period,
     )
 
 
@@ -476,7 +519,7 @@ def best_gain(question: Question, now: Prediction, of: Constants) -> tuple[str, 
     Returns:
         What to change, and time now over time then; ("", 1) where nothing helps, as where the work on a tile binds.
     """
-    if now.binding == "compute":
+    if now.binding in ("compute", "tensor cores"):
         return "", 1.0
     rows, stages, ctas, work = (
         question.rows,
@@ -513,7 +556,7 @@ def _rate(question: Question, changed: Mapping[str, float], mechanism: str, of: 
         return 0.0
     if mechanism in exclusions(asked, asked.operand(), of):
         return 0.0
-    return fastest_form([predict(mechanism, one, of) for one in forms_in(asked, mechanism, of)]).gbps
+    return _fastest(asked, mechanism, forms_in(asked, mechanism, of), of).gbps
 
 
 def _effort(one: Prediction) -> tuple[float, int]:
@@ -550,6 +593,8 @@ def exclusions(question: Question, operand: Operand, of: Constants) -> dict[str,
             reasons.append("the tile is computed in shared memory: there is nothing to load")
         elif question.cluster > 1 and name not in IN_CLUSTERS:
             reasons.append("was not measured with CTAs that need the same tile")
+        if question.product_rows and not beside.knows(name, of):
+            reasons.append("was not measured beside tensor cores")
         if not reasons and not forms_in(question, name, of):
             reasons.append(f"has no {question.pipeline} pipeline")
         if reasons:

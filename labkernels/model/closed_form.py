@@ -58,6 +58,7 @@ TERMS = {
     "box rows": "rows of a box, one after the other",
     "DSM egress": "what one SM forwards to the others of its cluster through DSM",
     "compute": "work on the tile that the copies hide behind",
+    "tensor cores": "a step of the product, at the power limit; or copies and wgmma's reads through one load unit",
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from labkernels.errors import NotMeasured
-from labkernels.model import beside
+from labkernels.model import beside, beside_fit
 from labkernels.model.closed_form import (
     DSM,
     PREFERENCE,
@@ -322,7 +322,7 @@ def save(
     of, _ = fit(measured, progress)
     with suppress(NotMeasured):  # a model of loads alone is one, too
         loops = frames(store, gpu, ("mainloop", "mainloop_power"))
-        of |= beside.constants_beside(*loops.values())
+        of |= beside_fit.constants_beside(*loops.values())
         measured |= loops
     runs = ";".join(sorted({str(frame["run_id"].iloc[0]) for frame in measured.values()}))
     rows = [

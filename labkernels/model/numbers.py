@@ -3,7 +3,7 @@
 import pandas as pd
 
 from labkernels.charts.text import percent
-from labkernels.model import beside, validate
+from labkernels.model import beside, beside_fit, validate
 from labkernels.model import kernel_pairs as pairs
 from labkernels.model.choosing import ADVISOR, score
 from labkernels.model.closed_form import constants
@@ -184,7 +184,7 @@ def kernel_pairs(store: Store, gpu: str, table: pd.DataFrame) -> dict[str, str]:
         table: of `kernel_pairs.pairs`.
     """
     of = constants(gpu, store.root)
-    tested = beside.tested(select.require_rows(store, "mainloop", gpu), of)
+    tested = beside_fit.on_other_tiles(select.require_rows(store, "mainloop", gpu), of)
     rates = {
         f"beside_copy_{short}": f"{of[beside.way(name), beside.COPY]:.0f}"
         for short, name in (("tma", "tma_tile"), ("cp", "cp_async"), ("ldg", "ldg"))
