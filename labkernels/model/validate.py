@@ -231,11 +231,13 @@ def choices(table: pd.DataFrame, policies: Mapping[str, Policy] = POLICIES) -> p
 def flash_attention(store: Store, gpu: str) -> pd.DataFrame:
     """FlashAttention-3's cells: the advisor's choice for K and V beside what its own kernel measured; as `choices`.
 
+    The attention kernel alone: what is beside it pays for rows of our way to force the other choice, not for loads.
+
     Raises:
         NotMeasured: no rows of fa3.
     """
     frame = select.require_rows(store, "fa3", gpu)
-    cells = paged_findings.fa3_cells(frame)
+    cells = paged_findings.fa3_cells(frame, "kernel_us")
     of, found = _constants(store, gpu), []
     for cell in cells.itertuples(index=False):
         shape = frame[frame["page_rows"].eq(cell.page_rows) & frame["phase"].eq(cell.phase)].iloc[0]

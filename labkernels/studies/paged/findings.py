@@ -120,14 +120,15 @@ def whole_calls(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(call_us=frame["kernel_us"] + frame["beside_us"])
 
 
-def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
+def fa3_cells(frame: pd.DataFrame, time: str = "call_us") -> pd.DataFrame:
     """FlashAttention-3 problem by problem and page size by page size, where both mechanisms ran.
 
     Args:
         frame: rows of one run of `fa3`.
+        time: `call_us`, the whole call's, or `kernel_us`, that of the attention kernel alone.
 
     Returns:
-        A row per cell: what the rule takes, median microseconds of either's whole call, `ratio` (cp.async over TMA)
+        A row per cell: what the rule takes, median microseconds of either, `ratio` (cp.async over TMA)
         with its interval, `best` (empty where they do not differ) and `regret` (time of the rule's choice
         over the best; 1 where they do not differ).
 
@@ -141,11 +142,11 @@ def fa3_cells(frame: pd.DataFrame) -> pd.DataFrame:
         if len(ways) < 2 or "rule" not in set(cell["route"]):
             continue
         gather, boxes = ways["cp_async"], ways["tma_tile"]
-        ratio = paired(gather, boxes, "call_us")
+        ratio = paired(gather, boxes, time)
         best = "" if not ratio.differs else "tma_tile" if ratio.ratio > 1 else "cp_async"
         rule = where(cell, route="rule")["mechanism"].iloc[0]
         regret = 1.0 if best in ("", rule) else max(ratio.ratio, 1 / ratio.ratio)
-        times = {"cp_async_us": gather["call_us"].median(), "tma_tile_us": boxes["call_us"].median()}
+        times = {"cp_async_us": gather[time].median(), "tma_tile_us": boxes[time].median()}
         cells.append(
             dict(zip([*PROBLEM, "page_rows"], key, strict=True))
             | {"rule": rule, "best": best, "regret": regret, **times}
