@@ -125,6 +125,7 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "dsm_load_latency_cycles": ("cycles", "cluster_latency", broadcast.dsm_load_latency_cycles),
     "paged_best_over_contiguous": ("ratio", "paged", paged.paged_best_over_contiguous),
     "tma_store_over_st_global_hbm": ("ratio", "stores", stores.tma_store_over_st_global_hbm),
+    "launch_to_first_byte_us": ("us", "short_kernels", crossover.launch_to_first_byte_us),
     "l2_prefetch_gain_best": ("ratio", "l2_prefetch", l2.l2_prefetch_gain_best),
     "descriptor_cold_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_cold_cycles)),
     "descriptor_replace_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_replace_cycles)),

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from labkernels.charts.text import kib
 from labkernels.operand import MIB
-from labkernels.studies.stats import spread, where
+from labkernels.studies.stats import measured, spread, where
 
 CONFIGURATION = [
     "gpu",
@@ -100,3 +101,19 @@ def repeated(frame: pd.DataFrame) -> pd.Series:
     medians = frame.groupby([*same, "run_id"], dropna=False)["gbps"].median().unstack("run_id")
     first, second = sorted(medians.columns)
     return (medians[second] / medians[first] - 1).abs()
+
+
+def launch_to_first_byte_us(frame: pd.DataFrame) -> tuple[float, float, float, str]:
+    """Time of a launch that reads one tile of 4 KiB from memory by TMA, its code and tensor map too out of L2.
+
+    Args:
+        frame: rows of one run of `short_kernels`.
+
+    Returns:
+        Median with its interval, in microseconds, and a note: what plain loads take.
+    """
+    least = where(frame, source="hbm", footprint_bytes=frame["footprint_bytes"].min())
+    times = {name: where(least, mechanism=name)["duration_us"] for name in ("tma_tile", "ldg")}
+    return *measured(
+        times["tma_tile"]
+    ), f"{kib(least['footprint_bytes'].iloc[0])}; plain loads {times['ldg'].median():.2f}"
