@@ -128,6 +128,7 @@ OF_ROWS: dict[str, tuple[str, str, Callable[[pd.DataFrame], tuple]]] = {
     "l2_prefetch_gain_best": ("ratio", "l2_prefetch", l2.l2_prefetch_gain_best),
     "descriptor_cold_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_cold_cycles)),
     "descriptor_replace_cycles": ("cycles", "descriptors", _within_a_poll(latency.descriptor_replace_cycles)),
+    "launch_to_first_byte_us": ("µs", "short_kernels", crossover.launch_to_first_byte_us),
     "fa3_rule_regret": ("ratio", "fa3", _regret),
     "wgmma_bf16_tflops": ("TFLOP/s", "gemm", gemm.wgmma_bf16_tflops),
     "gemm_best_over_library": ("ratio", "gemm", gemm.gemm_best_over_library),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from labkernels.operand import MIB
-from labkernels.studies.stats import spread, where
+from labkernels.studies.stats import Measured, measured, spread, where
 
 CONFIGURATION = [
     "gpu",
@@ -81,6 +81,23 @@ def best(frame: pd.DataFrame, source: str, mechanism: str | None = None) -> pd.S
 def rounds_of(frame: pd.DataFrame, configuration: pd.Series) -> pd.DataFrame:
     """Rows of a configuration, in the order of rounds."""
     return where(frame, **configuration[CONFIGURATION]).sort_values("round")
+
+
+def launch_to_first_byte_us(frame: pd.DataFrame) -> Measured:
+    """What a launch takes that reads one tile from HBM, the smallest there is, by the mechanism that is quickest.
+
+    An upper bound: the launch's end is in it, and the interval between two events around it; code and data are cold.
+
+    Args:
+        frame: rows of `short_kernels`.
+
+    Raises:
+        NotMeasured: no launch reads a single tile.
+    """
+    one = where(frame[frame["footprint_bytes"].eq(frame["tile_bytes"])], source="hbm")
+    one = where(one, footprint_bytes=one["footprint_bytes"].min())
+    quickest = one.groupby("mechanism")["duration_us"].median().idxmin()
+    return measured(where(one, mechanism=quickest).sort_values("round")["duration_us"])
 
 
 def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -> pd.DataFrame:
