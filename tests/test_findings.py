@@ -95,23 +95,6 @@ def test_a_slope_is_that_of_one_kind_of_train():
     assert latency.issue_slope_cycles(trains, "tma_bulk", 128, per_copy="wait") == 150
 
 
-def test_launch_to_first_byte_is_the_quickest_launch_of_the_smallest_tile_from_hbm():
-    frame = pd.DataFrame(
-        [
-            ("hbm", "ldg", 4096, 4096, 4.0),
-            ("hbm", "tma_tile", 4096, 4096, 5.0),
-            ("hbm", "ldg", 4096, 8192, 3.0),  # two tiles
-            ("hbm", "ldg", 16384, 16384, 2.0),  # a larger tile
-            ("l2", "ldg", 4096, 4096, 1.0),
-        ],
-        columns=["source", "mechanism", "tile_bytes", "footprint_bytes", "duration_us"],
-    )
-    rounds = pd.concat([frame.assign(round=number) for number in range(5)])
-    assert findings.launch_to_first_byte_us(rounds) == (4.0, 4.0, 4.0)
-    with pytest.raises(NotMeasured):
-        findings.launch_to_first_byte_us(rounds[rounds["footprint_bytes"].eq(8192)])
-
-
 def test_cycles_per_tile():
     table = findings.rates(rows({"tma_tile": {4 * KIB: 100}}))
     cycles = findings.with_cycles_per_tile(table, 132, 2000).cycles_per_tile.iloc[0]

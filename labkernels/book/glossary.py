@@ -47,7 +47,6 @@ _FIGURES = (
     ("DSM: a load from another CTA", "dsm_load_latency_cycles", "broadcast"),
     ("tensor map that comes from L2", "descriptor_cold_cycles", "latency"),
     ("tensor map that the kernel rewrites", "descriptor_replace_cycles", "latency"),
-    ("launch that reads one tile from HBM, from start to end", "launch_to_first_byte_us", "validation"),
     ("L2 prefetch: best gain with little in flight", "l2_prefetch_gain_best", "l2"),
     ("TMA store over st.global, to HBM", "tma_store_over_st_global_hbm", "stores"),
     ("tensor cores beside cp.async, over their rate alone", "wgmma_beside_cp_async", "kernel"),

@@ -101,12 +101,12 @@ def short(store: Store, gpu: str) -> dict[str, str]:
         NotMeasured: no rows of short_kernels.
     """
     table = validate.short_launches(store, gpu)
-    least = launch_to_first_byte_us(select.require_rows(store, "short_kernels", gpu))
+    value, low, high, _ = launch_to_first_byte_us(select.require_rows(store, "short_kernels", gpu))
     two = where(table, footprint_bytes=2 * MIB, tile_bytes=16 * KIB)
     return {
         "short_within": percent(validate.within(table["ratio"])),
         "short_launches": len(table),
-        "first_byte": f"{least.value:.1f} µs ({least.low:.1f} to {least.high:.1f})",
+        "first_byte": f"{value:.1f} µs ({low:.1f} to {high:.1f})",
         "two_mib_least": f"{two['median'].min():.1f} µs",
         "two_mib_most": f"{two['median'].max():.1f} µs",
     }

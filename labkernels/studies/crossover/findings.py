@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from labkernels.charts.text import kib
 from labkernels.operand import MIB
-from labkernels.studies.stats import Measured, measured, spread, where
+from labkernels.studies.stats import measured, spread, where
 
 CONFIGURATION = [
     "gpu",
@@ -83,23 +84,6 @@ def rounds_of(frame: pd.DataFrame, configuration: pd.Series) -> pd.DataFrame:
     return where(frame, **configuration[CONFIGURATION]).sort_values("round")
 
 
-def launch_to_first_byte_us(frame: pd.DataFrame) -> Measured:
-    """What a launch takes that reads one tile from HBM, the smallest there is, by the mechanism that is quickest.
-
-    An upper bound: the launch's end is in it, and the interval between two events around it; code and data are cold.
-
-    Args:
-        frame: rows of `short_kernels`.
-
-    Raises:
-        NotMeasured: no launch reads a single tile.
-    """
-    one = where(frame[frame["footprint_bytes"].eq(frame["tile_bytes"])], source="hbm")
-    one = where(one, footprint_bytes=one["footprint_bytes"].min())
-    quickest = one.groupby("mechanism")["duration_us"].median().idxmin()
-    return measured(where(one, mechanism=quickest).sort_values("round")["duration_us"])
-
-
 def with_cycles_per_tile(table: pd.DataFrame, sm_count: int, clock_mhz: float) -> pd.DataFrame:
     """Add the SM cycles that one CTA takes for one tile."""
     tiles_per_us = table["median"] * 1e3 / table["tile_bytes"] / sm_count / table["ctas_per_sm"]
@@ -117,3 +101,19 @@ def repeated(frame: pd.DataFrame) -> pd.Series:
     medians = frame.groupby([*same, "run_id"], dropna=False)["gbps"].median().unstack("run_id")
     first, second = sorted(medians.columns)
     return (medians[second] / medians[first] - 1).abs()
+
+
+def launch_to_first_byte_us(frame: pd.DataFrame) -> tuple[float, float, float, str]:
+    """Time of a launch that reads one tile of 4 KiB from memory by TMA, its code and tensor map too out of L2.
+
+    Args:
+        frame: rows of one run of `short_kernels`.
+
+    Returns:
+        Median with its interval, in microseconds, and a note: what plain loads take.
+    """
+    least = where(frame, source="hbm", footprint_bytes=frame["footprint_bytes"].min())
+    times = {name: where(least, mechanism=name)["duration_us"] for name in ("tma_tile", "ldg")}
+    return *measured(
+        times["tma_tile"]
+    ), f"{kib(least['footprint_bytes'].iloc[0])}; plain loads {times['ldg'].median():.2f}"
