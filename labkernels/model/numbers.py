@@ -12,6 +12,7 @@ from labkernels.operand import KIB, MIB
 from labkernels.store import Store
 from labkernels.store.provenance import kernels_unchanged
 from labkernels.studies import select
+from labkernels.studies.crossover.findings import launch_to_first_byte_us
 from labkernels.studies.stats import where
 
 
@@ -100,10 +101,12 @@ def short(store: Store, gpu: str) -> dict[str, str]:
         NotMeasured: no rows of short_kernels.
     """
     table = validate.short_launches(store, gpu)
+    value, low, high, _ = launch_to_first_byte_us(select.require_rows(store, "short_kernels", gpu))
     two = where(table, footprint_bytes=2 * MIB, tile_bytes=16 * KIB)
     return {
         "short_within": percent(validate.within(table["ratio"])),
         "short_launches": len(table),
+        "first_byte": f"{value:.1f} µs ({low:.1f} to {high:.1f})",
         "two_mib_least": f"{two['median'].min():.1f} µs",
         "two_mib_most": f"{two['median'].max():.1f} µs",
     }
