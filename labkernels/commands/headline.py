@@ -27,9 +27,9 @@ def run(arguments: Namespace) -> Answer:
         for line in (gpu, *(_line(*figure) for figure in figures.items()))
     ]
     without = {
-        f"the advisor's figures on {gpu} are {one.note}"
+        f"{name} on {gpu}: {one.note}"
         for gpu, figures in by_gpu.items()
-        for one in figures.values()
+        for name, one in figures.items()
         if one.note and one.value is not None
     }
     return Answer(value, "\n".join(lines), notes=tuple(sorted(without)))
