@@ -67,6 +67,7 @@
         await window.vegaEmbed(live, fit(JSON.parse(text), figure.clientWidth, columns), { actions: false, renderer: "svg" });
         if (!live.querySelector(".role-legend") || !overflows(live)) break;
       }
+      for (const mark of live.querySelectorAll('[role^="graphics-"]')) mark.removeAttribute("role"); // nameless: the figure has the label
       figure.dataset.live = "true";
     } catch (error) {
       live.remove();

@@ -135,7 +135,7 @@ _STYLE = """
 .lab-sheet h2 { margin: 0.8rem 0 0.2rem; font-size: 1.1em; }
 .lab-sheet li { margin: 0.4rem 0; }
 .lab-sheet small { display: block; font-size: 0.9em; line-height: 1.3; }
-html[data-theme="dark"] .bd-content div.cell_output .text_html:has(:is(.lab-tree, .lab-sheet)) {
+html[data-theme="dark"] .bd-content div.cell_output .text_html:has(:is(div.lab-tree, div.lab-sheet)) {
   background: transparent; color: inherit; padding: 0;
 }
 @media print {

@@ -283,6 +283,8 @@ def book_renderer(spec: dict, **_metadata: object) -> dict[str, object]:
     if vlc is None:  # a front end that knows Vega-Lite draws it; others print the description
         return {VEGA_LITE_MIME: spec, "text/plain": label}
     svg = vlc.vegalite_to_svg(spec, vl_version=VL_VERSION)
+    # Marks have no labels: their roles would announce nameless pictures.
+    svg = re.sub(r' role="graphics-\w+"| aria-roledescription="[^"]*"', "", svg)
     # Several pictures share a page: `clip0` of one must not be found in another.
     prefix = hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'(\bid="|url\(#)(?=clip|gradient)', rf"\g<1>{prefix}-", svg)
