@@ -8,16 +8,7 @@ from labkernels.book.decide import address
 from labkernels.book.headline import quoted
 from labkernels.model.advisor import Question
 from labkernels.store import Store
-from labkernels.studies.rules import Verdict, judge
-
-#: The dozen to know first, by what one decides.
-DOZEN: dict[str, tuple[str, ...]] = {
-    "How much in flight": ("enough_in_flight", "equal_shared_memory", "promote_short_rows"),
-    "Several CTAs, one tile": ("gains_from_l2", "nothing_from_hbm", "computed_pair"),
-    "Pages and indices": ("paged_prefill", "paged_short"),
-    "Beside tensor cores": ("cp_async_beside_tensor_cores", "gemm_no_gain", "gemm_decode"),
-    "Back to memory": ("fragments_through_shared_memory",),
-}
+from labkernels.studies.rules import DOZEN, FOREMOST, Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -212,8 +203,7 @@ class Sheet:
     """The dozen rules to know first, each with its number, its scope and its chapter, on one page."""
 
     def __init__(self, store: Store, gpu: str) -> None:
-        ids = {name for names in DOZEN.values() for name in names}
-        self.verdicts = {one.rule.id: one for one in judge(store, gpu, ids=ids)}
+        self.verdicts = {one.rule.id: one for one in judge(store, gpu, ids=FOREMOST)}
 
     def __repr__(self) -> str:
         return f"{len(self.verdicts)} rules of thumb"

@@ -35,21 +35,15 @@ RULES: tuple[Rule, ...] = (
     *PAIRS,
 )
 
-#: What decides most, in the order in which one would ask.
-FOREMOST = (
-    "enough_in_flight",
-    "equal_shared_memory",
-    "tma_beside_tensor_cores",
-    "cp_async_beside_tensor_cores",
-    "promote_short_rows",
-    "gains_from_l2",
-    "lag",
-    "gemm_no_gain",
-    "second_wave",
-    "scope",
-    "round_trip",
-    "fa3_prefill",
-)
+#: The dozen to know first, by what one decides.
+DOZEN: dict[str, tuple[str, ...]] = {
+    "How much in flight": ("enough_in_flight", "equal_shared_memory", "promote_short_rows"),
+    "Several CTAs, one tile": ("gains_from_l2", "nothing_from_hbm", "computed_pair"),
+    "Pages and indices": ("paged_prefill", "paged_short"),
+    "Beside tensor cores": ("cp_async_beside_tensor_cores", "gemm_no_gain", "gemm_decode"),
+    "Back to memory": ("fragments_through_shared_memory",),
+}
+FOREMOST = tuple(name for names in DOZEN.values() for name in names)
 
 
 @dataclass(frozen=True)
