@@ -39,7 +39,7 @@ def measure(gpu: Gpu, parameters: Parameters, progress: Progress) -> Result:
     return Result({"wave_speed": waves})
 
 
-EXPERIMENT = Experiment("speed", "How fast does a wave run?", ("wave_speed",), PRESETS, measure, needs(Gpu))
+EXPERIMENT = Experiment("velocity", "How fast does a wave run?", ("wave_speed",), PRESETS, measure, needs(Gpu))
 '''
 TABLE = {
     "name": "wave_speed",
@@ -63,8 +63,8 @@ gpu: str = ""  # whose stored rows to show
 CELLS = {
     "from labkernels.book.chapter import Chapter": [],
     PARAMETERS: ["parameters"],
-    'chapter = Chapter(globals(), "speed")\nif measure:\n    chapter.measure()': [],
-    'heights = chapter.stored("speed")["height"]': [],
+    'chapter = Chapter(globals(), "velocity")\nif measure:\n    chapter.measure()': [],
+    'heights = chapter.stored("velocity")["height"]': [],
 }
 
 
@@ -89,7 +89,7 @@ def copy(tmp_path):
     study = tmp_path / "labkernels" / "studies" / "wave"
     study.mkdir()
     (study / "__init__.py").write_text('"""Waves."""\n')
-    (study / "speed.py").write_text(MODULE)
+    (study / "velocity.py").write_text(MODULE)
     cells = [
         nbformat.v4.new_code_cell(source.strip(), metadata={"tags": ["remove-input", *tags]})
         for source, tags in CELLS.items()
@@ -136,18 +136,18 @@ def measured(folder):
         from types import SimpleNamespace
         from labkernels.store import Store
         from labkernels.studies import run
-        from labkernels.studies.wave import speed
+        from labkernels.studies.wave import velocity
 
         stored = Store().read("runs").astype(object)
         like = stored.where(stored.notna(), None).iloc[-1].to_dict()
-        run.Gpu = speed.Gpu = lambda: SimpleNamespace(board=None)
+        run.Gpu = velocity.Gpu = lambda: SimpleNamespace(board=None)
         run.Monitor = lambda board: nullcontext(type("Monitor", (), {"summary": dict}))
         run.describe = lambda gpu: {name: value for name, value in like.items() if name not in
                                     ("run_id", "started_utc", "experiment", "preset", "rows")}
-        object.__setattr__(speed.EXPERIMENT, "available", lambda: None)
+        object.__setattr__(velocity.EXPERIMENT, "available", lambda: None)
         Path("own").mkdir()
         shutil.copy("data/datapackage.json", "own")
-        print(json.dumps(run.run("speed", "full", Store("own"))))
+        print(json.dumps(run.run("velocity", "full", Store("own"))))
         """,
     )
 
@@ -178,11 +178,11 @@ def drop_table(folder):
 
 def in_module(old, new):
     return lambda folder: edit(
-        folder / "labkernels" / "studies" / "wave" / "speed.py", lambda text: text.replace(old, new)
+        folder / "labkernels" / "studies" / "wave" / "velocity.py", lambda text: text.replace(old, new)
     )
 
 
-SPEED = "labkernels/studies/wave/speed.py"
+SPEED = "labkernels/studies/wave/velocity.py"
 FORGOTTEN = {
     "EXPERIMENT": (
         in_module("\nEXPERIMENT = ", "\n"),
@@ -193,7 +193,7 @@ FORGOTTEN = {
         f"{SPEED}: TypeError: Experiment.__init__() missing 1 required positional argument: 'available'",
     ),
     "its name": (
-        in_module('"speed"', '"velocity"'),
+        in_module('"velocity"', '"celerity"'),
         f"{SPEED}: its experiment is called velocity; give it the module's name",
     ),
     "a preset": (in_module('"full"', '"all"'), f"{SPEED}: no preset full; every experiment has both"),
@@ -221,9 +221,9 @@ def test_a_forgotten_step_is_named_in_one_sentence(copy, step):
 
 def test_rows_that_nobody_reads_are_named(copy):
     measured(copy)
-    edit(copy / "book" / "wave.ipynb", lambda text: text.replace('\\"speed\\"', '\\"issue\\"'))
+    edit(copy / "book" / "wave.ipynb", lambda text: text.replace('\\"velocity\\"', '\\"issue\\"'))
     assert problems(copy, "own") == [
-        f"{SPEED}: no chapter, rule or model reads the rows of experiment speed; show its answer"
+        f"{SPEED}: no chapter, rule or model reads the rows of experiment velocity; show its answer"
     ]
 
 

@@ -182,7 +182,7 @@ def test_what_was_forgotten_is_named(copy, what):
 )
 def test_a_style_of_its_own_is_asked_for(copy, old, new, says):
     edit(copy / MECHANISMS, old, new)
-    assert says in python(copy, "-c", "import labkernels.charts").stderr.splitlines()[-1]
+    assert says in python(copy, "-c", "import labkernels.charts.grammar").stderr.splitlines()[-1]
 
 
 def test_an_experiment_is_asked_for(copy):

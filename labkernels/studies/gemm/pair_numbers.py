@@ -82,7 +82,7 @@ def stores(table: pd.DataFrame) -> dict[str, str]:
 
 
 def counts(table: pd.DataFrame) -> dict[str, str]:
-    """Wavefronts and share of L2 that the text names, of the ping-pong kernels.
+    """Wavefronts, and how busy the data pipe is, that the text names, of the ping-pong kernels.
 
     Args:
         table: Of `pair_findings.counted`.
@@ -91,7 +91,7 @@ def counts(table: pd.DataFrame) -> dict[str, str]:
     names = {"tma": "tma", "ca": "cp_async", "cg": BYPASS}
     return {
         f"pair_wavefronts_{short}": f"{rows.at[name, 'lsu_wavefronts']:.0f}" for short, name in names.items()
-    } | {f"pair_busy_{short}": percent(rows.at[name, "busy"]) for short, name in names.items()}
+    } | {"pair_busy_ca": percent(rows.at["cp_async", "busy"])}
 
 
 def counts_table(table: pd.DataFrame) -> pd.DataFrame:
