@@ -194,7 +194,7 @@ FORGOTTEN = {
     ),
     "its name": (
         in_module('"velocity"', '"celerity"'),
-        f"{SPEED}: its experiment is called velocity; give it the module's name",
+        f"{SPEED}: its experiment is called celerity; give it the module's name",
     ),
     "a preset": (in_module('"full"', '"all"'), f"{SPEED}: no preset full; every experiment has both"),
     "the table": (
