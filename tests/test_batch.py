@@ -218,6 +218,7 @@ def on_gpus(stub, data, count, jobs):
     assert len(new_rows(data)) == 2 * jobs and len(set(value["merged"])) == jobs
 
 
+@pytest.mark.slow
 def test_one_job_at_a_time_on_a_gpu(stub, data):
     on_gpus(stub, data, 3, 6)
 
@@ -378,6 +379,7 @@ def test_a_killed_worker_costs_nothing(tmp_path, undisturbed):
         assert new_rows(batch.data) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_killed_scheduler_is_started_again_and_the_batch_resumed(tmp_path, undisturbed):
     with Cluster(tmp_path, 2) as cluster:
         batch = Killed(tmp_path / "batch", 4, "--scheduler", cluster.address)

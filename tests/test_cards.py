@@ -62,6 +62,7 @@ def test_no_measured_number_tells_cells_apart(store, gpu, by_card):
     assert not unlike
 
 
+@pytest.mark.slow
 def test_a_card_without_the_cells_that_a_rule_needs_does_not_judge_it(store, gpu):
     judged = cards.rules(store, gpu).set_index("rule")
     assert judged.loc["four_warps_fill_memory", "cards"] == 1, "no other card measured 128 threads"

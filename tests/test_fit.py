@@ -43,6 +43,7 @@ def test_stored_constants_are_what_the_rows_give(gpu):
 
 
 @each_gpu
+@pytest.mark.slow
 def test_saving_again_changes_nothing_and_leaves_other_gpus_where_they_are(gpu, tmp_path, monkeypatch):
     shutil.copytree(DATA, tmp_path / "data")
     store = Store(tmp_path / "data")
